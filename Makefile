@@ -34,7 +34,7 @@ test: install ## the tests, but not those that take minutes each; ARGS=... for p
 
 QUICK = $(addprefix tests/,cli contract hostile lanes model unit)
 test-quick: install ## the short tests that need neither Java nor a server; ARGS=... for pytest
-	$(PYTEST) -n $(TEST_WORKERS) -m "not services and not long" --shorter-than 0.15 $(QUICK) $(ARGS)
+	$(PYTEST) -n $(TEST_WORKERS) -m "not services and not long" --shorter-than 0.1 $(QUICK) $(ARGS)
 
 long: install ## the tests that take minutes each and are not of `make crash`; ARGS=... for pytest
 	$(PYTEST) -n $(TEST_WORKERS) -m "long and not crash" $(ARGS)

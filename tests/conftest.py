@@ -219,6 +219,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevStack]:
     try:
         stack.start()
         yield stack
+        # A broker takes seconds to end in order, and every worker would wait for its own at the end of the run.
+        stack.kill(stack.nodes[0].id)
     finally:
         stack.stop()
 

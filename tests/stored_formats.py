@@ -8,9 +8,7 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
-import pickle
 import re
 import shutil
 import sys
@@ -74,17 +72,17 @@ from penstock.quarantine import GAPS_SCHEMA, QUARANTINE_SCHEMA, Gap, gap_rows
 from penstock.quarantine.marks import IDENTITIES, MARK_SCHEMA, Outcome, as_commits, as_marks
 from penstock.sinks import DeltaSink
 from penstock.sinks.commit import move
-from penstock.sinks.delta.beside_stage import StagedBeside
+from penstock.sinks.delta.beside_stage import StagedDeltaRows
 from penstock.sinks.delta.history import writers
-from penstock.sinks.delta.stage import StagedFile as DeltaFile
+from penstock.sinks.delta.stage import StagedDeltaFile
 from penstock.sinks.delta.touched import Touched
 from penstock.sinks.files import TableFolder, staged_prefix
-from penstock.sinks.files.stage import STAGED
+from penstock.sinks.files.stage import STAGED, StagedFile
 from penstock.sinks.iceberg import IcebergCatalog, IcebergSink
 from penstock.sinks.iceberg.bounds import Bounds
 from penstock.sinks.iceberg.history import mark_of
-from penstock.sinks.iceberg.stage import StagedFile as IcebergFile
-from penstock.sinks.iceberg.staged_rows import StagedRows
+from penstock.sinks.iceberg.stage import StagedIcebergFile
+from penstock.sinks.iceberg.staged_rows import StagedIcebergRows
 from penstock.sinks.jsonl import JsonLinesSink
 from penstock.sinks.kafka import KafkaSink
 from penstock.sinks.kafka.markers import KEY, Marker, marker_topic, record_key
@@ -94,7 +92,6 @@ from penstock.sinks.parquet.columns import COMMON_METADATA
 from penstock.sinks.parquet.local import private_folder
 from penstock.sinks.parquet.objects import staging_of
 from penstock.sinks.parquet.sink import FolderSink
-from penstock.sinks.parquet.stage import StagedFile as ParquetFile
 from penstock.sinks.postgres.names import TableName, sink_mark, staged_name
 from penstock.sinks.postgres.stage import COORDINATE_COLUMNS, StagedColumn, StagedTable
 from penstock.sinks.row_json import json_rows
@@ -138,7 +135,7 @@ def settle(path: Path, /, **values: object) -> None:
 
 
 def contents(path: Path) -> dict[str, object]:
-    """A file, or every file of a folder by its name: of Parquet the columns and rows, of a pickle what it says."""
+    """A file, or every file of a folder by its name: of Parquet the columns and rows."""
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     return {file.relative_to(path).as_posix(): _comparable(file) for file in sorted(files)}
 
@@ -152,27 +149,7 @@ def _comparable(file: Path) -> object:
     if file.suffix == ".parquet":
         table = pq.read_table(file, use_threads=False)
         return str(table.schema), table.to_pylist()
-    if file.suffix == ".manifests":
-        return repr(_Parts(io.BytesIO(file.read_bytes())).load())
     return file.read_bytes().decode()
-
-
-class _Parts(pickle.Unpickler):
-    """Reads a pickle as the names of its classes, and for each object its fields in their order."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        return type(name, (_Part,), {"named": f"{module}.{name}"})
-
-
-class _Part:
-    named = ""
-    fields: object = ()
-
-    def __setstate__(self, fields: object) -> None:
-        self.fields = fields
-
-    def __repr__(self) -> str:
-        return f"{self.named}{self.fields}"
 
 
 def lines(bodies: Iterable[object]) -> str:
@@ -636,7 +613,6 @@ def write_replay(path: Path) -> None:
     settle(path / REPLAY / "summary.json", finished_at=NOW)
 
 
-# By name: fields that change places are read as each other.
 _PLACE: dict[str, Any] = {"path": "day=d0/part-0.parquet", "size_bytes": 1_113, "rows": 3}
 _TOUCHED = Touched(column="id", low=1, high=3, values=frozenset({1}))
 _STATISTICS = {"record_count": 3, "lower_bounds": {1: b"\1"}}
@@ -644,11 +620,11 @@ _COLUMNS = (StagedColumn(name="id", type="bigint"), *COORDINATE_COLUMNS)
 MANIFESTS = [
     Manifest(sink="out", writer=SlotAttempt(slot=0, attempt="e46acc48"), rows=3, size_bytes=1_113, items=(item,))
     for item in (
-        DeltaFile(**_PLACE, partition_values=("d0", None), statistics='{"numRecords":3}'),
-        StagedBeside(paths=("part-0.parquet",), touched=(_TOUCHED,)),
-        IcebergFile(**_PLACE, values=("d0",), statistics=_STATISTICS),
-        StagedRows(**_PLACE, bounds={"id": Bounds(kind="int", low=1, high=3, values=None)}),
-        ParquetFile(**_PLACE),
+        StagedDeltaFile(**_PLACE, partition_values=("d0", None), statistics='{"numRecords":3}'),
+        StagedDeltaRows(paths=("part-0.parquet",), touched=(_TOUCHED,)),
+        StagedIcebergFile(**_PLACE, values=("d0",), statistics=_STATISTICS),
+        StagedIcebergRows(**_PLACE, bounds={"id": Bounds(kind="int", low=1, high=3, values=None)}),
+        StagedFile(**_PLACE),
         StagedTable(name="staged_0123456789", rows=3, columns=_COLUMNS),
         "records-5f0c7f3e-0.parquet",
     )

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.preflight.options import RunOptions, RunSummary
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from penstock.engine.listener import Listener
     from penstock.engine.patience import StopRequest
     from penstock.ops.plan import RunPlan
-    from penstock.preflight.options import RunSummary
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,10 @@ class Pipeline:
         """Check brokers, tables and checkpoint: what a run with these options would do, and what would stop it."""
         from penstock.ops.plan import plan_run
 
-        return plan_run(self.config, resume=resume_from_table, accept_duplicates=accept_duplicates, catch_up=catch_up)
+        options = RunOptions(
+            resume_from_table=resume_from_table, accept_duplicates=accept_duplicates, catch_up=catch_up
+        )
+        return plan_run(self.config, options)
 
     def run(
         self,
@@ -52,8 +56,8 @@ class Pipeline:
         resume_from_table: bool = False,
         accept_duplicates: bool = False,
         catch_up: bool = False,
-        give_up_after: float = 300.0,
-        stalled_after: float = 3600.0,
+        give_up_after: float = RunOptions.give_up_after,
+        stalled_after: float = RunOptions.stalled_after,
         listener: Listener | None = None,
         stop: StopRequest | None = None,
         session: SparkSession | None = None,
@@ -64,7 +68,6 @@ class Pipeline:
         and left open; without one Spark is started and stopped. Transient faults are retried for
         `give_up_after` seconds; a batch without any progress for `stalled_after` seconds is abandoned.
         """
-        from penstock.preflight.options import RunOptions
         from penstock.spark.cache import log_file
         from penstock.supervision.run import run
 

@@ -10,10 +10,11 @@ What runs in a task must pickle and must be small; clients are made there and ke
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -41,13 +42,8 @@ class Decoder(Protocol):
         """Split raw records into rows of `schema` and bad records. Never raises for a bad record."""
         ...
 
-
-@runtime_checkable
-class TellingDecoder(Protocol):
-    """A decoder that can report conditions not tied to a single record, such as falling back to the slow path."""
-
     def notices(self) -> list[str]:
-        """Notices for people that were not reported before in this process."""
+        """Conditions that concern no single record, such as a slow path, if not reported before in this process."""
         ...
 
 
@@ -77,36 +73,34 @@ class Transform(Protocol):
         ...
 
 
-@runtime_checkable
-class FrameTransform(Protocol):
-    """A transform that Spark runs, and that cannot be written as a single query."""
+class FrameTransform(ABC):
+    """Base of a transform that Spark runs, and that cannot be written as a single query."""
 
+    @abstractmethod
     def frame(self, frame: Any) -> Any:
         """On the driver: the step over a Spark frame."""
-        ...
 
 
-@runtime_checkable
-class StatefulTransform(Protocol):
-    """A transform that keeps state from batch to batch: one over Spark's own streaming frame."""
+class StatefulTransform(FrameTransform):
+    """Base of a transform that keeps state from batch to batch: one over Spark's own streaming frame."""
 
     @property
+    @abstractmethod
     def keeps(self) -> str:
-        """What its state holds, for people."""
-        ...
+        """What its state contains, for people."""
 
     @property
+    @abstractmethod
     def bound(self) -> str:
         """What ends the state, for people."""
-        ...
 
+    @abstractmethod
     def identity(self) -> dict[str, Any]:
         """What the state in a checkpoint depends on: with any of it changed the checkpoint cannot be used."""
-        ...
 
+    @abstractmethod
     def late_after(self, times: pa.Array) -> pa.Array:
         """The watermark from which on rows of these event times are too late, all in microseconds."""
-        ...
 
 
 class Stage(Protocol):
@@ -128,7 +122,75 @@ class Stage(Protocol):
         ...
 
 
-class Sink(Protocol):
+class BaseSink(Protocol):
+    """What only some sinks can do, with the answer of one that cannot. Every sink inherits it and overrides its part.
+
+    All of it runs on the driver.
+    """
+
+    no_maintenance: str = "there is nothing to compact"
+    """Why `maintenance` is None, for people."""
+
+    def changes(self, schema: pa.Schema) -> Sequence[str]:
+        """What `prepare` would change in the target, in words. Raises what `check` raises."""
+        return ()
+
+    def records_held(self, ranges: Sequence[OffsetRange]) -> set[tuple[str, int, int]] | None:
+        """The topic, partition and offset of every record in these ranges that the target holds a row of.
+
+        None where the target cannot tell, as where its rows do not have the coordinates of their records.
+        """
+        return None
+
+    def other_writers(self) -> Sequence[str]:
+        """Every other pipeline and sink that has a position in the target, sorted, as `pipeline/sink`.
+
+        Replays and redrives have names of their own, and are listed too: `orders.replay-ID/out`, `orders.redrive/out`.
+        A `?` stands for the name of a sink that the target does not know. Of a topic, only the sinks of the same
+        pipeline are known.
+        """
+        return ()
+
+    def has_staged(self, manifests: Sequence[Manifest]) -> bool:
+        """Whether all that these manifests name still exists. A target that is restored loses it."""
+        return True
+
+    def pending_rejects(self, token: BatchToken) -> Sequence[Refusal]:
+        """Where 0.7 wrote the position: rows of its last batch that it refused and may not have quarantined."""
+        return ()
+
+    def replacing(self, ranges: Sequence[OffsetRange]) -> Sink | None:
+        """Of a sink that appends: the same, removing the rows of these ranges from its target in the same commit."""
+        return None
+
+    def would_replace(self) -> int | None:
+        """Of a sink that `replacing` has made: how many rows it would remove; None where only Spark could say."""
+        return None
+
+    def by_position(self) -> Sink | None:
+        """Of a sink that merges: the same, leaving the rows that came from a later position."""
+        return None
+
+    @property
+    def needs_sql(self) -> bool:
+        """Whether this sink, with its settings and its target as they are, commits through Spark SQL."""
+        return False
+
+    def use(self, sql: SqlEngine) -> None:
+        """Before `prepare`, where `needs_sql`: the engine. Tasks never see it: it is left out of the pickled sink."""
+        assert not self.needs_sql
+
+    @property
+    def commits_under_lock(self) -> bool:
+        """Whether its commit would have to be repeated after a concurrent compaction: it then takes the lock."""
+        return False
+
+    def maintenance(self) -> Maintenance | None:
+        """The maintenance of its target, where that is a table that needs it."""
+        return None
+
+
+class Sink(BaseSink, Protocol):
     """A target of rows. Everything but `stage` runs on the driver."""
 
     @property
@@ -196,61 +258,35 @@ class SqlEngine(Protocol):
         ...
 
 
-@runtime_checkable
-class SqlSink(Protocol):
-    """A sink that commits through Spark SQL. Tasks never see the engine: it is left out when the sink is pickled."""
-
-    @property
-    def needs_sql(self) -> bool:
-        """Whether this sink, as it is set and as its target is now, needs the engine."""
-        ...
-
-    def use(self, sql: SqlEngine) -> None:
-        """On the driver, before `prepare`: the engine to commit through."""
-        ...
-
-
-@runtime_checkable
-class SlotSink(Protocol):
-    """A sink whose slots each commit in their task, so that the number of slots must not change unnoticed.
+class SlotSink(ABC):
+    """Base of a sink whose slots each commit in their task, so that the number of slots must not change unnoticed.
 
     Every batch then has exactly that many slots, numbered from 0, each with the same part of the source every
     time: no partition is split, and an empty slot is staged too.
     """
 
+    notices: tuple[str, ...]
+    """Notices of `prepare` for people."""
+
+    @abstractmethod
     def pin(self, cores: int) -> int:
         """On the driver, after `prepare`: the number of slots, `cores` where nothing else decides."""
-        ...
 
+    @abstractmethod
     def begun(self) -> Position | None:
         """On the driver: the newest position of any slot, whether or not the others have reached it."""
-        ...
 
+    @abstractmethod
     def claim(self, token: BatchToken, position: Position) -> None:
         """On the driver, between the passes of a batch: give every slot the next number where it stands.
 
         One that holds nothing gets `position`. Raises a `TransientError` where another run has written to a slot since
         the position was read.
         """
-        ...
 
+    @abstractmethod
     def torn(self) -> str | None:
         """On the driver: which batch each slot has, in words, where the last batch is not whole."""
-        ...
-
-    @property
-    def notices(self) -> Sequence[str]:
-        """Notices of `prepare` for people."""
-        ...
-
-
-@runtime_checkable
-class KeepingSink(Protocol):
-    """A sink whose staged rows may wait for a while before they are committed."""
-
-    def has_staged(self, manifests: Sequence[Manifest]) -> bool:
-        """On the driver: whether all that these manifests name still exists. A target that is restored loses it."""
-        ...
 
 
 class RowsRefused(Exception):  # noqa: N818  not a failure: the batch goes on without these rows
@@ -263,50 +299,6 @@ class RowsRefused(Exception):  # noqa: N818  not a failure: the batch goes on wi
         super().__init__(f"{len(refusals)} rows refused")
         self.refusals = tuple(refusals)
         self.manifests = tuple(manifests)
-
-
-@runtime_checkable
-class UpgradedSink(Protocol):
-    """A sink whose target may hold rows that version 0.7 refused in its last batch and did not quarantine yet."""
-
-    def pending_rejects(self, token: BatchToken) -> Sequence[Refusal]:
-        """On the driver, where the position is one that 0.7 wrote: those rows of its last batch."""
-        ...
-
-
-@runtime_checkable
-class RecordSink(Protocol):
-    """A sink whose target can tell which records it holds rows of."""
-
-    def records_held(self, ranges: Sequence[OffsetRange]) -> set[tuple[str, int, int]] | None:
-        """The topic, partition and offset of every record in these ranges that the target holds a row of.
-
-        None where the rows do not have the coordinates of their records.
-        """
-        ...
-
-
-@runtime_checkable
-class SharedSink(Protocol):
-    """A sink whose target may have other writers."""
-
-    def other_writers(self) -> Sequence[str]:
-        """Every other pipeline and sink that has a position in the target, sorted, as `pipeline/sink`.
-
-        Replays and redrives have names of their own, and are listed too: `orders.replay-ID/out`, `orders.redrive/out`.
-        A `?` stands for the name of a sink that the target does not know. Of a topic, only the sinks of the same
-        pipeline are known.
-        """
-        ...
-
-
-@runtime_checkable
-class EvolvingSink(Protocol):
-    """A sink that can say what `prepare` would change in its target."""
-
-    def changes(self, schema: pa.Schema) -> Sequence[str]:
-        """On the driver: what `prepare` would change, in words. Raises what `check` raises."""
-        ...
 
 
 class MaintenanceLock(Protocol):
@@ -346,18 +338,4 @@ class Maintenance(Protocol):
 
     def clean(self, keep: timedelta, lock: MaintenanceLock, deadline: float, *, dry_run: bool = False) -> Cleaned:
         """Remove files that no version newer than `keep` names, and no stream, token or reader can need."""
-        ...
-
-
-@runtime_checkable
-class MaintainedSink(Protocol):
-    """A sink whose target is a table that needs maintenance. One that needs none says why in `no_upkeep`."""
-
-    @property
-    def commits_under_lock(self) -> bool:
-        """Whether its commit would have to be repeated after a concurrent compaction: it then takes the lock."""
-        ...
-
-    def maintenance(self) -> Maintenance:
-        """The maintenance of its table."""
         ...

@@ -13,6 +13,7 @@ from tests.contract.kits import Rows, SinkKit
 from penstock.contracts import Sink, SlotSink
 from penstock.errors import TransientError
 from penstock.model import COORDINATES, COORDINATES_FIELD, BatchToken, Manifest, OffsetRange, Refusal, SlotAttempt
+from penstock.model.stored_manifests import manifests_from_json, manifests_to_json
 
 SCHEMA = pa.schema(
     [
@@ -93,10 +94,13 @@ def stage_some(
     attempt: str = "0",
     schema: pa.Schema = SCHEMA,
 ) -> tuple[Manifest, list[Refusal]]:
-    """Stage the rows that the target can hold; the others come back."""
+    """Stage the rows that the target can hold; the others come back. What is staged can wait for its commit as JSON."""
     staging = sink.stage(batch, SlotAttempt(slot, attempt), schema)
     refused = [refusal for part in parts for refusal in staging.write(part)]
-    return staging.finish(), refused
+    manifest = staging.finish()
+    if not isinstance(sink, SlotSink):  # its slots have committed
+        assert manifests_from_json(manifests_to_json([manifest])) == [manifest]
+    return manifest, refused
 
 
 def land(

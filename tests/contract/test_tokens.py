@@ -23,7 +23,7 @@ from tests.contract.rows import (
     token,
 )
 
-from penstock.contracts import Sink, SqlSink
+from penstock.contracts import Sink
 from penstock.errors import TerminalError, TransientError
 from penstock.model import BatchToken, Guarantee, OffsetRange, Position, Rule, SlotAttempt, TopicPartition
 from penstock.sinks.commit import move
@@ -452,7 +452,7 @@ def test_token_with_many_partitions_is_kept_whole(kit: SinkKit) -> None:
 
 def is_slow(kit: SinkKit, sink: Sink) -> bool:
     """Whether a commit takes a good part of a second: it runs in Spark, or needs a producer of its own."""
-    return kit.commits_in_task or (isinstance(sink, SqlSink) and sink.needs_sql)
+    return kit.commits_in_task or sink.needs_sql
 
 
 def void(_: object) -> None:

@@ -30,6 +30,7 @@ from penstock.engine.listener import BatchDone, Event
 from penstock.engine.patience import StopRequest
 from penstock.errors import PenstockError
 from penstock.ops.checkpoint.repair import verify_checkpoint
+from penstock.ops.snapshot import take_snapshot
 from penstock.preflight.options import RunOptions
 from penstock.supervision.run import run
 
@@ -393,7 +394,7 @@ def test_retention_past_a_batch_that_only_the_state_has_not_is_told(case: New) -
     one.go_on(2)
     lose(one.root, f"commits/{one.last}")
     retention_passes(one, p0=15)
-    assert [f.code for f in verify_checkpoint(load(one.file)).findings] == ["OFFSETS_BEFORE_LOG"]
+    assert [f.code for f in verify_checkpoint(take_snapshot(load(one.file))).findings] == ["OFFSETS_BEFORE_LOG"]
     with pytest.raises(PenstockError) as refused:
         one.drain()
     assert refused.value.code == "DATA_LOSS"

@@ -9,8 +9,8 @@ from tests.hostile.bounds import bounded
 from tests.hostile.decoders import decoded, good_messages
 from tests.mutations import varint
 
-BIG = 2_000_000
-"""A record of this size is nothing unusual to a topic; `max_bytes` is five times as much, and all here is linear."""
+BIG = 1_000_000
+"""A record of this size is nothing unusual to a topic; `max_bytes` is ten times as much, and all here is linear."""
 
 
 def _deep(levels: int) -> bytes:

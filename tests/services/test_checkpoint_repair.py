@@ -25,6 +25,7 @@ from penstock.engine.patience import StopRequest
 from penstock.model import COORDINATES_FIELD, BatchToken, Guarantee, OffsetRange, SlotAttempt, TopicPartition
 from penstock.ops.checkpoint.repair import apply_repair, plan_repair, verify_checkpoint
 from penstock.ops.checkpoint.show import show_checkpoint
+from penstock.ops.snapshot import take_snapshot
 from penstock.preflight.options import RunOptions
 from penstock.preflight.standings import Standing, standings
 from penstock.supervision.run import run
@@ -101,17 +102,17 @@ def test_repair_damaged_checkpoints_go_on_with_the_tables_right_to_the_row(
 
     for _ in range(3):
         send_and_drain()
-    assert verify_checkpoint(config).findings == ()
+    assert verify_checkpoint(take_snapshot(config)).findings == ()
     for damage, code in DAMAGES.items():
         last = SparkCheckpoint(config.checkpoint).last_committed()
         assert last is not None
         damage(root, last)
-        found = verify_checkpoint(config)
+        found = verify_checkpoint(take_snapshot(config))
         assert code in [one.code for one in found.findings if one.blocks], damage
         assert {one.way_out for one in found.findings if one.blocks} == {"penstock checkpoint repair FILE"}, damage
-        done = apply_repair(plan_repair(config))
+        done = apply_repair(plan_repair(take_snapshot(config, brokers=None)))
         assert (done.refused, done.left) == ((), ()), damage
-        assert not verify_checkpoint(config).blocks, damage
+        assert not verify_checkpoint(take_snapshot(config)).blocks, damage
         send_and_drain()
         assert ids(file) == [*range(sent)], damage
         files = ds.dataset(root.parents[1] / "lake/files", format="parquet").to_table(["order_id"], use_threads=False)
@@ -132,8 +133,10 @@ def test_verify_holds_the_offsets_against_the_brokers(topics: Any, pipeline_file
     file = pipeline_file(topic)
     config = load(file)
     write_checkpoint(Path(config.checkpoint), [{0: 4, 1: 4}, {0: 8, 1: 9}], topic=topic)
-    assert [(one.code, one.blocks) for one in verify_checkpoint(config).findings] == [("SINK_HOLDS_NOTHING", False)]
-    shown = show_checkpoint(config)
+    assert [(one.code, one.blocks) for one in verify_checkpoint(take_snapshot(config)).findings] == [
+        ("SINK_HOLDS_NOTHING", False)
+    ]
+    shown = show_checkpoint(take_snapshot(config))
     assert ([p.lag for p in shown.partitions], shown.lag) == ([2, 1], 3)
 
     moved(topics, topic, 9)
@@ -147,7 +150,7 @@ def test_verify_holds_the_offsets_against_the_brokers(topics: Any, pipeline_file
         "PARTITION_GONE": {f"{topic}[2] from 1": "not at the brokers, or not read by the file"},
     }
     record = load(pipeline_file(topic, source={"on_data_loss": "record"}))
-    assert not verify_checkpoint(record).blocks
+    assert not verify_checkpoint(take_snapshot(record)).blocks
 
 
 def test_verify_tells_a_topic_that_was_made_again(topics: Any, pipeline_file: Write) -> None:
@@ -156,7 +159,7 @@ def test_verify_tells_a_topic_that_was_made_again(topics: Any, pipeline_file: Wr
     config = load(pipeline_file(topic))
     write_checkpoint(Path(config.checkpoint), [{0: 4}, {0: 8}], topic=topic)
     SparkCheckpoint(config.checkpoint).note_topic_ids({topic: "of-the-old-one"})
-    assert [one.code for one in verify_checkpoint(config).findings if one.blocks] == ["TOPIC_RECREATED"]
+    assert [one.code for one in verify_checkpoint(take_snapshot(config)).findings if one.blocks] == ["TOPIC_RECREATED"]
 
 
 def test_verify_open_batch_that_every_sink_has_is_not_read_again(
@@ -169,15 +172,17 @@ def test_verify_open_batch_that_every_sink_has_is_not_read_again(
     drain(file, session)
     lose(Path(config.checkpoint), "commits/0")
     moved(topics, topic, 6)
-    assert verify_checkpoint(config).findings == ()
-    shown = show_checkpoint(config)
+    assert verify_checkpoint(take_snapshot(config)).findings == ()
+    shown = show_checkpoint(take_snapshot(config))
     assert shown.open is not None
     assert (shown.open.batch, shown.agree) == (0, True)
     assert {at: p.begun for p in shown.partitions for at in [TopicPartition(p.topic, p.partition)]} == {
         TopicPartition(topic, 0): 10
     }
     shutil.rmtree(tmp_path / "lake/out")
-    assert [one.code for one in verify_checkpoint(config).findings if one.blocks] == ["OFFSETS_BEFORE_LOG"]
+    assert [one.code for one in verify_checkpoint(take_snapshot(config)).findings if one.blocks] == [
+        "OFFSETS_BEFORE_LOG"
+    ]
 
 
 def test_standing_of_a_torn_kafka_sink_tells_the_batch_that_some_slot_has(
@@ -211,10 +216,10 @@ def test_verify_and_show_beside_a_running_stream_find_nothing(session: Any, topi
         while (checkpoint.last_committed() or 0) < first + 5:
             topics.send(topic, [order(looks)])
             looks += 1
-            found = verify_checkpoint(config)
+            found = verify_checkpoint(take_snapshot(config))
             assert found.findings == ()
             assert "; in use by process" in found.state
-            shown = show_checkpoint(config)
+            shown = show_checkpoint(take_snapshot(config))
             assert (shown.agree, shown.problems) == (True, ())
     finally:
         stop.ask()

@@ -260,9 +260,10 @@ def test_gc_pressure_is_first_where_the_heap_of_a_run_is_too_small(topics: Any, 
         flow=STEADY,
     )
     with Running(on_spark.file.parent, "run", str(on_spark.file)) as running:
-        # The heap is so small that most of the time goes to its garbage, and on a busy machine the rest is short.
         running.await_text("batch 3", seconds=300)
-        assert on_spark.first() == "GC_PRESSURE"
+        # In the first batches of a busy machine the JVM has more to compile than to collect.
+        first = lambda: [cause.code for cause in on_spark.causes()][:1]  # noqa: E731
+        wait_for(lambda: first() == ["GC_PRESSURE"], "a heap that is found too small", 300)
         running.send(signal.SIGKILL)
         running.process.wait()
     [first, second, *_] = on_spark.causes()

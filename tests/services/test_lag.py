@@ -34,6 +34,7 @@ from penstock.kafka.groups import GroupCommitter, GroupOffsets
 from penstock.metrics.history import GroupNoted, history_of
 from penstock.model import TopicPartition
 from penstock.ops.lag import LagReport, find_lag
+from penstock.ops.snapshot import take_snapshot
 from penstock.preflight.standings import standings
 
 pytestmark = pytest.mark.services
@@ -87,13 +88,13 @@ def test_lag_is_what_was_sent_and_not_read_in_offsets_and_in_time(topics: Any, p
     topics.send(topic, [order(n) for n in range(5)], partition=1)
     topics.send(topic, [order(n) for n in range(1500)], partition=2, timestamp=ago(50))
     file = pipeline_file(topic)
-    never = find_lag(load(file))
+    never = find_lag(take_snapshot(load(file)))
     assert (never.total, never.never_ran, never.running) == (1515, True, False)
     assert never.behind_seconds == pytest.approx(3600, abs=20)
     assert {one.committed for one in never.partitions} == {None}
 
     write_checkpoint(file.parent / "checkpoints/orders", [{0: 4, 1: 5, 2: 0}], topic=topic)
-    found = find_lag(load(file))
+    found = find_lag(take_snapshot(load(file)))
     assert lags(found) == {0: 6, 1: 0, 2: 1500}
     assert found.total == 1506
     one, two, three = found.partitions
@@ -107,7 +108,7 @@ def test_lag_is_what_was_sent_and_not_read_in_offsets_and_in_time(topics: Any, p
 
     topics.send(topic, [order(n) for n in range(100)], partition=1)
     before = replace(found, at=found.at - timedelta(seconds=10))
-    again = find_lag(load(file), before=before)
+    again = find_lag(take_snapshot(load(file)), before)
     assert again.growth == pytest.approx(100 / (again.at - before.at).total_seconds())
     assert "the pipeline does not run, and" in again.text
 
@@ -117,15 +118,15 @@ def test_lag_of_some_partitions_and_of_a_pattern_counts_those_alone(topics: Any,
     topics.send(topic, [order(n) for n in range(7)], partition=0)
     topics.send(topic, [order(n) for n in range(3)], partition=1)
     topics.send(other, [order(n) for n in range(5)])
-    assigned = find_lag(load(pipeline_file(topic, source={"assign": {topic: [1]}, "group": False})))
+    assigned = find_lag(take_snapshot(load(pipeline_file(topic, source={"assign": {topic: [1]}, "group": False}))))
     assert (assigned.total, len(assigned.partitions), assigned.group) == (3, 1, None)
     assert "source.group is false" in (assigned.group_note or "")
-    pattern = find_lag(load(pipeline_file(topic, source={"pattern": f"({topic}|{other})"})))
+    pattern = find_lag(take_snapshot(load(pipeline_file(topic, source={"pattern": f"({topic}|{other})"}))))
     assert {str(one): one.lag for one in pattern.partitions} == {f"{topic}[0]": 7, f"{topic}[1]": 3, f"{other}[0]": 5}
     late = load(pipeline_file(topic, source={"start": (datetime.now(UTC) + timedelta(hours=1)).isoformat()}))
-    assert find_lag(late).total == 0
+    assert find_lag(take_snapshot(late)).total == 0
     with pytest.raises(MissingError) as raised:
-        find_lag(load(pipeline_file("no-such-topic")))
+        find_lag(take_snapshot(load(pipeline_file("no-such-topic"))))
     assert raised.value.code == "TOPIC_MISSING"
 
 
@@ -152,7 +153,7 @@ def test_lag_of_transactions_ends_at_the_last_stable_offset(topics: Any, pipelin
     send(5, 100, end="open")
     file = pipeline_file(topic)
     write_checkpoint(file.parent / "checkpoints/orders", [{0: 4}], topic=topic)
-    (one,) = find_lag(load(file)).partitions
+    (one,) = find_lag(take_snapshot(load(file))).partitions
     assert (one.end, one.lag) == (12, 8)
     assert one.seconds_behind == pytest.approx(300, abs=20)
     # What is behind the last record is a marker alone: nothing is unread.
@@ -160,11 +161,11 @@ def test_lag_of_transactions_ends_at_the_last_stable_offset(topics: Any, pipelin
     assert first_unread(KafkaSettings(topics.brokers), {at: 11}) == {}
     producer.abort_transaction(30)
     assert first_unread(KafkaSettings(topics.brokers), {at: 12}) == {}
-    assert find_lag(load(file)).partitions[0].end == 18
+    assert find_lag(take_snapshot(load(file))).partitions[0].end == 18
 
     for future in topics.admin.delete_records([ClientPartition(topic, 0, 10)]).values():
         future.result(10)
-    cut = find_lag(load(file))
+    cut = find_lag(take_snapshot(load(file)))
     assert cut.partitions[0].seconds_behind == pytest.approx(300, abs=20)
     assert any("6 offsets were removed by retention" in note for note in cut.notes)
 
@@ -217,7 +218,7 @@ def test_run_tells_its_group_what_the_sinks_have_and_goes_on_where_it_cannot(
         assert drain(file, session).rows_out == 90
         assert group_offsets(topics, f"penstock.{name}", topic) == {}
         assert any(entry.fact.error for entry in history_of(config.checkpoint).read(GroupNoted))
-        refused = find_lag(config)
+        refused = find_lag(take_snapshot(config))
         assert refused.total == 0
         assert "GROUP_IN_USE" in (refused.group_note or "")
 
@@ -228,12 +229,12 @@ def test_run_tells_its_group_what_the_sinks_have_and_goes_on_where_it_cannot(
     held = {at.partition: end for at, end in out.token.ends.items()}
     assert group_offsets(topics, f"penstock.{name}", topic) == held == {0: 40, 1: 40, 2: 40}
     topics.send(topic, [order(n) for n in range(5)], partition=1, timestamp=ago(100))
-    found = find_lag(config)
+    found = find_lag(take_snapshot(config))
     assert (lags(found), found.group_note) == ({0: 0, 1: 5, 2: 0}, None)
     assert {one.partition: one.group for one in found.partitions} == held
 
     GroupOffsets(KafkaSettings(topics.brokers), f"penstock.{name}").commit({TopicPartition(topic, 0): 3})
-    moved = find_lag(config)
+    moved = find_lag(take_snapshot(config))
     assert lags(moved) == {0: 0, 1: 5, 2: 0}
     assert "someone else moved it" in (moved.group_note or "")
     done = CliRunner().invoke(app, [str(file), "--json"])
@@ -271,11 +272,11 @@ def test_group_is_never_ahead_of_a_sink_whose_commit_failed(session: Any, topics
         "second": 0,
     }
     assert group_offsets(topics, f"penstock.{name}", topic) == {0: 10, 1: 10}
-    found = find_lag(config)
+    found = find_lag(take_snapshot(config))
     assert {one.partition: one.committed for one in found.partitions} == {0: 10, 1: 10}
     assert (found.total, found.group_note) == (10, None)
 
     drain(file, session)
     assert group_offsets(topics, f"penstock.{name}", topic) == {0: 15, 1: 15}
     assert SparkCheckpoint(config.checkpoint).last_committed() == 1
-    assert find_lag(config).total == 0
+    assert find_lag(take_snapshot(config)).total == 0

@@ -39,6 +39,7 @@ from penstock.errors import PenstockError
 from penstock.model import TopicPartition
 from penstock.ops.checkpoint.repair import verify_checkpoint
 from penstock.ops.redrive.redrive import Selection, apply_redrive, plan_redrive
+from penstock.ops.snapshot import take_snapshot
 from penstock.preflight.options import RunOptions
 from penstock.supervision.run import run
 
@@ -590,7 +591,7 @@ def test_sink_renamed_while_its_batch_is_open_is_refused_until_its_old_name_has_
     assert places.ids(sink) == list(range(15))
     rename(file, **{sink: "another"})
     assert refused(file, session) == refused(file, session, accept_duplicates=True) == "SINK_RENAMED"
-    (found,) = [one for one in verify_checkpoint(load(file)).findings if one.blocks]
+    (found,) = [one for one in verify_checkpoint(take_snapshot(load(file))).findings if one.blocks]
     assert (found.code, found.way_out.splitlines()[0]) == (
         "SINK_RENAMED",
         f"put the name {sink} back, and let a run finish what is open: penstock run FILE",
@@ -644,7 +645,7 @@ def test_sink_renamed_when_the_checkpoint_is_lost_is_refused_whatever_is_asked(
     resume = {"resume_from_table": True}
     for options in ({}, resume, {**resume, "catch_up": True}, {"accept_duplicates": True}):
         assert refused(file, session, **options) == "SINK_RENAMED"
-    assert [one.code for one in verify_checkpoint(load(file)).findings if one.blocks] == ["SINK_RENAMED"]
+    assert [one.code for one in verify_checkpoint(take_snapshot(load(file))).findings if one.blocks] == ["SINK_RENAMED"]
     rename(file, another=sink)
     topics.send(topic, [order(3)])
     drain(file, session, resume_from_table=True)

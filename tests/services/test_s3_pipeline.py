@@ -147,8 +147,8 @@ def test_everything_on_s3_run_twice_is_there_once(
 
 def _look_around(config: Any, s3: Any, bucket: str, session: Any) -> None:
     """What commands and the dashboard show of it."""
-    assert show_checkpoint(config).committed == 1
-    assert [one.code for one in verify_checkpoint(config).findings if one.blocks] == []
+    assert show_checkpoint(take_snapshot(config)).committed == 1
+    assert [one.code for one in verify_checkpoint(take_snapshot(config)).findings if one.blocks] == []
     assert plan_run(config).problems == ()
     assert files_panel(take_snapshot(config, brokers=None)) == {"blocking": None}
     assert QuarantineQuery()(config)["today"] == 1

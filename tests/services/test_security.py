@@ -21,6 +21,7 @@ from penstock.errors import MissingError, PenstockError
 from penstock.ops.acls import Right, plan_rights
 from penstock.ops.lag import find_lag
 from penstock.ops.plan import plan_run
+from penstock.ops.snapshot import take_snapshot
 from penstock.supervision.run import run
 
 pytestmark = pytest.mark.services
@@ -100,7 +101,7 @@ def test_pipeline_is_let_in_by_every_way_and_all_its_clients_are(
     assert plan_run(load(file)).problems == ()
     assert penstock.load(file).run(session=spark).rows_out == 20
     assert rows_in(tmp_path) == 20
-    lag = find_lag(load(file))
+    lag = find_lag(take_snapshot(load(file)))
     assert (lag.total, lag.group_note) == (0, None)
     if way == "OAUTHBEARER":
         assert USER in issuer.given
@@ -156,7 +157,7 @@ def test_pipeline_with_exactly_the_rights_that_are_printed_runs_to_its_end(
     assert (summary.rows_out, summary.quarantined) == (30, 3)
     assert (broker.committed(config.sinks[0].topic), broker.committed(config.quarantine.topic)) == (30, 3)  # type: ignore[union-attr]
     assert rows_in(tmp_path, config.name) == 30
-    lag = find_lag(config)
+    lag = find_lag(take_snapshot(config))
     assert (lag.total, lag.group_note, lag.notes) == (0, None, ())
 
 
@@ -264,7 +265,11 @@ def plan(config: PipelineConfig) -> None:
     raise problems[0]
 
 
-COMMANDS: dict[str, Callable[[PipelineConfig], object]] = {"plan": plan, "run": run, "lag": find_lag}
+COMMANDS: dict[str, Callable[[PipelineConfig], object]] = {
+    "plan": plan,
+    "run": run,
+    "lag": lambda config: find_lag(take_snapshot(config)),
+}
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from penstock.errors import PenstockError
 from penstock.ops.checkpoint.backup import apply_backup, plan_backup
 from penstock.ops.checkpoint.repair import plan_repair, verify_checkpoint
 from penstock.ops.checkpoint.restore import apply_restore, plan_restore
+from penstock.ops.snapshot import take_snapshot
 from penstock.preflight.options import RunOptions
 from penstock.supervision.run import run
 
@@ -64,9 +65,10 @@ def test_dedupe_restored_from_an_older_backup_lets_through_what_a_calm_run_does(
     before = rows(file)
     left = len(apply_restore(plan_restore(config)).reconciled.again)
     assert left >= len(SENT) - 1
-    found = verify_checkpoint(config)
+    found = verify_checkpoint(take_snapshot(config))
     assert (found.findings, "again, for the state" in found.state) == ((), True)
-    assert (plan_repair(config).changes, plan_repair(config).refused) == ((), ())
+    plan = plan_repair(take_snapshot(config, brokers=None))
+    assert (plan.changes, plan.refused) == ((), ())
 
     # A run that is stopped behind the first of these batches leaves the others to the next.
     stop = StopRequest()
@@ -77,7 +79,7 @@ def test_dedupe_restored_from_an_older_backup_lets_through_what_a_calm_run_does(
 
     run(config, RunOptions(), listen, stop, session=spark)
     assert SparkCheckpoint(config.checkpoint).again() != []
-    assert verify_checkpoint(config).findings == ()
+    assert verify_checkpoint(take_snapshot(config)).findings == ()
     assert rows(file) == before
     topics.send(topic, [order(*one) for one in AFTER])
     for each in (calm, file):
@@ -85,7 +87,7 @@ def test_dedupe_restored_from_an_older_backup_lets_through_what_a_calm_run_does(
     assert SparkCheckpoint(config.checkpoint).again() == []
     assert rows(file) == rows(calm)
     assert len(rows(file)) > len(before)
-    assert verify_checkpoint(config).findings == ()
+    assert verify_checkpoint(take_snapshot(config)).findings == ()
 
 
 def test_target_of_a_step_with_state_that_went_back_is_not_caught_up(

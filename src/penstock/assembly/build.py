@@ -25,7 +25,7 @@ from penstock.assembly.transforming import (
     watermark_column,
 )
 from penstock.assembly.user_code import folder_of, refuse_missing_code
-from penstock.contracts import Decoder, Reader, Sink, SlotSink, SqlSink, Transform
+from penstock.contracts import Decoder, Reader, Sink, SlotSink, Transform
 from penstock.decoders import RecordDecoder, TombstoneDecoder, Tombstones
 from penstock.errors import MissingError, transient_is_fatal
 from penstock.kafka import KafkaSettings, Subscription
@@ -53,7 +53,7 @@ class Side:
 
     name: str
     topics: tuple[str, ...]
-    decoder: Decoder
+    decoder: RecordDecoder
     placed: tuple[PlacedStep, ...]
 
     @property
@@ -67,7 +67,7 @@ class Flow:
     """One way of the rows through the pipeline: the whole of it, or a route."""
 
     config: cfg.Flow
-    decoder: Decoder
+    decoder: RecordDecoder
     """Of a flow that joins sources: the first one's."""
     placed: tuple[PlacedStep, ...]
     computed: SinkExpressions | None
@@ -166,7 +166,7 @@ class Pipeline:
     @property
     def needs_sql(self) -> bool:
         """Whether some sink commits through Spark SQL."""
-        return any(isinstance(sink, SqlSink) and sink.needs_sql for sink in self.sinks)
+        return any(sink.needs_sql for sink in self.sinks)
 
     @property
     def reads_tables(self) -> bool:
@@ -265,7 +265,7 @@ def _sides(
 
 
 def _step_context(config: cfg.PipelineConfig, flow: cfg.Flow, tables: Tables, on_error: OnError) -> StepContext:
-    topics = flow.topics or config.source.topics or tuple(config.source.assign or ()) or None
+    topics = flow.topics or config.source.named_topics
     times = {side.name: watermark_column(side.transforms) or "" for side in flow.sides}
     return StepContext(folder_of(config), topics, tables, times, on_error)
 

@@ -107,52 +107,35 @@ def _sink(config: cfg.PipelineConfig, sink: cfg.SinkConfig, source: KafkaSetting
             return _kafka(config, sink, source)
         case cfg.PostgresSinkConfig():
             return _postgres(config.name, sink)
-        case cfg.ParquetSinkConfig():
-            from penstock.sinks.parquet import ParquetSink
-
-            return ParquetSink(
-                config.name,
-                sink.name,
-                sink.path,
-                partition_by=sink.partition_by or (),
-                keep_coordinates=sink.coordinates,
-                storage=storage,
-            )
-        case cfg.JsonLinesSinkConfig():
-            from penstock.sinks.jsonl import JsonLinesSink
-
-            return JsonLinesSink(
-                config.name,
-                sink.name,
-                sink.path,
-                partition_by=sink.partition_by or (),
-                keep_coordinates=sink.coordinates,
-                storage=storage,
-                compression=sink.compression,
-            )
+        case cfg.ParquetSinkConfig() | cfg.JsonLinesSinkConfig():
+            return _folder(config.name, sink, storage)
 
 
-def _delta(pipeline: str, sink: cfg.DeltaSinkConfig, storage: Storage) -> Sink:
-    partition_by = sink.partition_by or ()
-    rules = merge_rules(sink)
-    if rules is None:
-        return DeltaSink(
-            pipeline,
-            sink.name,
-            sink.path,
-            partition_by,
-            sink.evolve,
-            sink.coordinates,
-            storage,
-            target_file_bytes=sink.target_file_bytes,
-            cluster_by=sink.cluster_by,
-        )
-    return DeltaMergeSink(
+def _folder(pipeline: str, sink: cfg.ParquetSinkConfig | cfg.JsonLinesSinkConfig, storage: Storage) -> Sink:
+    from penstock.sinks.jsonl import JsonLinesSink
+    from penstock.sinks.parquet import ParquetSink
+
+    make: Callable[..., Sink] = ParquetSink
+    if isinstance(sink, cfg.JsonLinesSinkConfig):
+        make = partial(JsonLinesSink, compression=sink.compression)
+    return make(
         pipeline,
         sink.name,
         sink.path,
-        rules,
-        partition_by=partition_by,
+        partition_by=sink.partition_by or (),
+        keep_coordinates=sink.coordinates,
+        storage=storage,
+    )
+
+
+def _delta(pipeline: str, sink: cfg.DeltaSinkConfig, storage: Storage) -> Sink:
+    rules = merge_rules(sink)
+    make: Callable[..., Sink] = DeltaSink if rules is None else partial(DeltaMergeSink, rules=rules)
+    return make(
+        pipeline,
+        sink.name,
+        sink.path,
+        partition_by=sink.partition_by or (),
         evolve=sink.evolve,
         keep_coordinates=sink.coordinates,
         storage=storage,
@@ -212,7 +195,7 @@ def _chosen_topics(config: cfg.PipelineConfig, sink: cfg.KafkaSinkConfig) -> Cho
     own: list[str] = []
     if sink.brokers in (None, config.source.brokers):
         for source in (config.source, *config.sources.values()):
-            own += [re.escape(topic) for topic in source.topics or source.assign or ()]
+            own += [re.escape(topic) for topic in source.named_topics or ()]
             own += [source.pattern] if source.pattern is not None else []
         if config.quarantine is not None and config.quarantine.topic is not None:
             own.append(re.escape(config.quarantine.topic))

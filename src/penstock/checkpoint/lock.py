@@ -13,7 +13,6 @@ import json
 import os
 import secrets
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -24,6 +23,7 @@ from typing import Any, TextIO
 
 import psutil
 
+from penstock.background import Repeating
 from penstock.errors import MissingError, PenstockError, TerminalError, TransientError, transient_is_fatal
 from penstock.storage import ChangedError, Storage, is_object_uri, local_path
 from penstock.storage.objects import StoredObject
@@ -83,7 +83,7 @@ class CheckpointLock:
 
 
 class Lease(CheckpointLock):
-    """A lease on a checkpoint, renewed by a thread until it is closed."""
+    """A lease on a checkpoint, renewed in the background until it is closed."""
 
     def __init__(self, checkpoint: str, filesystem: Any, note: str, claim: Claim, mark: str, renewed: float) -> None:
         self._checkpoint = checkpoint
@@ -91,9 +91,7 @@ class Lease(CheckpointLock):
         self._claim, self._mark = claim, mark
         self._renewed = renewed
         self._taken: str | None = None
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._renew, name="penstock-lease", daemon=True)
-        self._thread.start()
+        self._renewing = Repeating("lease", self._renew, RENEW_SECONDS)
 
     def lost(self) -> PenstockError | None:
         """The error for a lease that another run has taken over; None while it is ours."""
@@ -122,32 +120,28 @@ class Lease(CheckpointLock):
 
     def close(self) -> None:
         """Give it back."""
-        self._over.set()
-        self._thread.join(2 * SHORT.in_all)
+        self._renewing.close(2 * SHORT.in_all)
         if self._taken is None:
             released = replace(self._claim, beat=self._claim.beat + 1, released=True)
             with suppress(ChangedError, PenstockError, OSError):
                 self._filesystem.put_over(self._note, released.to_bytes(), self._mark)
 
-    def _renew(self) -> None:
-        while not self._over.wait(RENEW_SECONDS):
-            began, claim = time.monotonic(), replace(self._claim, beat=self._claim.beat + 1)
+    def _renew(self) -> float | None:
+        began, claim = time.monotonic(), replace(self._claim, beat=self._claim.beat + 1)
+        # Where the store is unavailable: `check` refuses to commit once it has been so for too long.
+        with suppress(PenstockError, OSError):
             try:
                 self._mark = self._filesystem.put_over(self._note, claim.to_bytes(), self._mark)
                 self._claim, self._renewed = claim, began
             except ChangedError:
-                with suppress(PenstockError, OSError):
-                    held = self._filesystem.read(self._note)
-                    found = _claim_in(held) if held is not None else None
-                    if found is not None and found.run == self._claim.run:
-                        # An answer was lost: what is there is ours.
-                        self._mark, self._claim, self._renewed = held.mark, found, began
-                        continue
+                held = self._filesystem.read(self._note)
+                found = _claim_in(held) if held is not None else None
+                if found is None or found.run != self._claim.run:
                     self._taken = found.who if found is not None else "somebody who removed the lease"
-                    return
-            except (PenstockError, OSError):
-                # Storage that is away: `check` refuses to commit once it has been so for too long.
-                continue
+                    return None
+                # An answer was lost: what is there is ours.
+                self._mark, self._claim, self._renewed = held.mark, found, began
+        return RENEW_SECONDS
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 from pydantic import AwareDatetime, TypeAdapter
 
+from penstock.background import Repeating
 from penstock.checkpoint.atomic import put_whole_at
 from penstock.checkpoint.lock import held_by
 from penstock.errors import MissingError, PenstockError
@@ -197,27 +198,25 @@ class Presence:
     @contextmanager
     def heartbeat(self, on_stop: Callable[[], None]) -> Iterator[None]:
         """While the run lasts: a thread writes the heartbeat, and calls `on_stop` once when a stop is requested."""
-        over = threading.Event()
         poll = _POLL_SECONDS if is_local(self._path) else _POLL_SECONDS_AWAY
+        asked, quiet = False, 0.0
 
-        def attend() -> None:
-            asked, quiet = False, 0.0
-            while not over.wait(poll):
-                quiet += poll
-                if quiet >= BEAT_SECONDS / 2:
-                    quiet = 0.0
-                    self.beat()
-                if not asked and self.stop_asked():
-                    asked = True
-                    on_stop()
+        def attend() -> float:
+            nonlocal asked, quiet
+            quiet += poll
+            if quiet >= BEAT_SECONDS / 2:
+                quiet = 0.0
+                self.beat()
+            if not asked and self.stop_asked():
+                asked = True
+                on_stop()
+            return poll
 
-        thread = threading.Thread(target=attend, name="penstock-presence", daemon=True)
-        thread.start()
+        attending = Repeating("presence", attend, poll)
         try:
             yield
         finally:
-            over.set()
-            thread.join(5)
+            attending.close(5)
 
     def read(self) -> RunNote | None:
         """Others: the run that was here last, over or not; None for a note that is missing or damaged."""

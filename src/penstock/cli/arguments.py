@@ -90,8 +90,6 @@ AcceptDuplicates = Annotated[
 LogFormat = Annotated[
     Literal["auto", "text", "json"], typer.Option(help="auto: a live view on a terminal, lines in a pipe.")
 ]
-GIVE_UP_AFTER, STALLED_AFTER = 300.0, 3600.0
-"""Seconds: the defaults of `run` and `submit`."""
 StalledAfter = Annotated[
     float,
     typer.Option(

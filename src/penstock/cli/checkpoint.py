@@ -42,11 +42,12 @@ def show(
     """Show batches, offsets and lag, state, and what each sink's own token says; no JVM."""
     from penstock.config import load
     from penstock.ops.checkpoint.show import show_batch, show_checkpoint
+    from penstock.ops.snapshot import take_snapshot
 
     if batch is not None:
         answer(show_batch(load(file), batch), _show_batch, as_json)
     else:
-        answer(show_checkpoint(load(file)), lambda found: _show_view(found, file), as_json)
+        answer(show_checkpoint(take_snapshot(load(file))), lambda found: _show_view(found, file), as_json)
 
 
 @app.command()
@@ -54,8 +55,9 @@ def verify(file: File, as_json: Json = False) -> None:
     """Check a checkpoint against itself, the brokers and the sinks; exit 3 on anything that blocks a run."""
     from penstock.config import load
     from penstock.ops.checkpoint.repair import verify_checkpoint
+    from penstock.ops.snapshot import take_snapshot
 
-    found = verify_checkpoint(load(file))
+    found = verify_checkpoint(take_snapshot(load(file)))
     answer(found, lambda found: _show_verified(found, file), as_json)
     if found.blocks:
         raise typer.Exit(MissingError.exit_code)
@@ -70,8 +72,9 @@ def repair(
     """Repair a damaged checkpoint where that is provably safe; a copy is made first. Exit 3 where it is not."""
     from penstock.config import load
     from penstock.ops.checkpoint.repair import apply_repair, plan_repair
+    from penstock.ops.snapshot import take_snapshot
 
-    plan = plan_repair(load(file))
+    plan = plan_repair(take_snapshot(load(file), brokers=None))
     if not dry_run and plan.changes:
         with progress_bar("copying the present files", in_bytes=True) as progress:
             plan = apply_repair(plan, progress)

@@ -11,6 +11,7 @@ from rich.markup import escape
 from penstock.cli.arguments import File, Json, Master
 from penstock.cli.render import answer, more, number, out, show_error, show_note, table
 from penstock.errors import MissingError
+from penstock.preflight.options import RunOptions
 from penstock.wording import counted
 
 # Every command loads this module.
@@ -44,13 +45,8 @@ def plan(
     if acls:
         answer(plan_rights(config), _show_rights, as_json)
         return
-    planned = plan_run(
-        config,
-        resume=resume_from_table,
-        accept_duplicates=accept_duplicates,
-        catch_up=catch_up,
-        deploy_mode=deploy_mode,
-    )
+    options = RunOptions(resume_from_table=resume_from_table, accept_duplicates=accept_duplicates, catch_up=catch_up)
+    planned = plan_run(config, options, deploy_mode)
     answer(planned, _show_plan, as_json)
     if planned.problems:
         raise typer.Exit(MissingError.exit_code)

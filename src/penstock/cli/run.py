@@ -16,8 +16,6 @@ import typer
 from rich.markup import escape
 
 from penstock.cli.arguments import (
-    GIVE_UP_AFTER,
-    STALLED_AFTER,
     AcceptDuplicates,
     AvailableNow,
     CatchUp,
@@ -30,13 +28,13 @@ from penstock.cli.arguments import (
     files_in,
 )
 from penstock.cli.render import err, out, progress_bar, show_error
+from penstock.preflight.options import RunOptions
 from penstock.wording import counted
 
 # Every command loads this module.
 if TYPE_CHECKING:
     from penstock.config import PipelineConfig
     from penstock.dashboard import Dashboard
-    from penstock.preflight.options import RunOptions
     from penstock.supervision.fleet_events import FleetEvent
 
 _PACKING = "packing the Python packages, once"
@@ -59,8 +57,8 @@ def run(
     accept_duplicates: AcceptDuplicates = False,
     catch_up: CatchUp = False,
     log_format: LogFormat = "auto",
-    give_up_after: GiveUpAfter = GIVE_UP_AFTER,
-    stalled_after: StalledAfter = STALLED_AFTER,
+    give_up_after: GiveUpAfter = RunOptions.give_up_after,
+    stalled_after: StalledAfter = RunOptions.stalled_after,
     with_dashboard: Annotated[
         bool, typer.Option("--dashboard", help="Also serve the dashboard; its address is printed.")
     ] = False,
@@ -70,8 +68,6 @@ def run(
     When one of several fails, the others go on, and it is retried after 10 seconds at first, up to 5 minutes later.
     The exit code is then that of the worst failure, or 0.
     """
-    from penstock.preflight.options import RunOptions
-
     options = RunOptions(available_now, resume_from_table, accept_duplicates, catch_up, give_up_after, stalled_after)
     if len(files) == 1 and not files[0].is_dir() and not watch:
         from penstock.config import load
@@ -101,8 +97,8 @@ def submit(
     accept_duplicates: AcceptDuplicates = False,
     catch_up: CatchUp = False,
     log_format: LogFormat = "auto",
-    give_up_after: GiveUpAfter = GIVE_UP_AFTER,
-    stalled_after: StalledAfter = STALLED_AFTER,
+    give_up_after: GiveUpAfter = RunOptions.give_up_after,
+    stalled_after: StalledAfter = RunOptions.stalled_after,
     render: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Do not submit: write the files of the submission into this folder."),
@@ -124,7 +120,6 @@ def submit(
     from penstock.config import load
     from penstock.ops.submit.submit import apply_submission, cluster_of, plan_submission, write_submission
     from penstock.ops.submit.terms import Submission
-    from penstock.preflight.options import RunOptions
 
     config = load(file).with_spark(_spark_settings(conf or ())).on_master(master)
     options = RunOptions(available_now, resume_from_table, accept_duplicates, catch_up, give_up_after, stalled_after)
@@ -235,9 +230,9 @@ def _as_flags(options: RunOptions) -> tuple[str, ...]:
         "--catch-up": options.catch_up,
     }
     flags = tuple(name for name, wanted in switches.items() if wanted)
-    if options.give_up_after != GIVE_UP_AFTER:
+    if options.give_up_after != RunOptions.give_up_after:
         flags += ("--give-up-after", f"{options.give_up_after:g}")
-    if options.stalled_after != STALLED_AFTER:
+    if options.stalled_after != RunOptions.stalled_after:
         flags += ("--stalled-after", f"{options.stalled_after:g}")
     return flags
 

@@ -115,6 +115,7 @@ def lag(
     """
     from penstock.config import load
     from penstock.ops.lag import find_lag
+    from penstock.ops.snapshot import take_snapshot
 
     config = load(file)
     if watch:
@@ -123,7 +124,7 @@ def lag(
         except KeyboardInterrupt:
             return
     most = None if everything else _PARTITIONS_SHOWN
-    answer(find_lag(config), lambda report: out.print(drawn_lag(report, most)), as_json)
+    answer(find_lag(take_snapshot(config)), lambda report: out.print(drawn_lag(report, most)), as_json)
 
 
 def drawn_lag(report: LagReport, most: int | None = _PARTITIONS_SHOWN) -> RenderableType:
@@ -168,8 +169,9 @@ def _differs_from_group(one: PartitionLag) -> str:
 
 def _watch_lag(config: PipelineConfig, *, everything: bool, as_json: bool) -> None:
     from penstock.ops.lag import find_lag
+    from penstock.ops.snapshot import take_snapshot
 
-    reports: deque[LagReport] = deque([find_lag(config)], maxlen=_REPORTS_KEPT)
+    reports: deque[LagReport] = deque([find_lag(take_snapshot(config))], maxlen=_REPORTS_KEPT)
     # Unlike printed output, a redrawn table has to fit the screen.
     live = Live(console=Screen(highlight=False), auto_refresh=False) if out.is_terminal and not as_json else None
     if live is not None:
@@ -181,7 +183,7 @@ def _watch_lag(config: PipelineConfig, *, everything: bool, as_json: bool) -> No
                 _show_refreshed(reports[-1], live, everything=everything, as_json=as_json)
             time.sleep(_WATCH_SECONDS)
             try:
-                reports.append(find_lag(config, before=reports[0]))
+                reports.append(find_lag(take_snapshot(config), reports[0]))
                 failing = None
             except PenstockError as error:
                 # The same error on every refresh is shown once.

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pyarrow as pa
 
 from penstock.config.ddl import SIMPLE, Column, ColumnType, read_columns, read_type
+
+SQL_NAMES: Mapping[pa.DataType, str] = {
+    **{getattr(pa, maker)(): name for name, maker in SIMPLE.items()},
+    pa.timestamp("us", tz="UTC"): "TIMESTAMP",
+    pa.timestamp("us"): "TIMESTAMP_NTZ",
+}
+"""The Arrow types of columns that have no parts, and what Spark SQL calls them."""
 
 
 def parse_columns(text: str) -> pa.Schema:
@@ -55,10 +64,7 @@ def arrow_to_ddl(arrow: pa.DataType) -> str:
         return "STRING"
     if types.is_large_binary(arrow) or types.is_binary_view(arrow):
         return "BINARY"
-    for name, maker in SIMPLE.items():
-        if arrow == getattr(pa, maker)():
-            return name
-    return str(arrow).upper()
+    return SQL_NAMES.get(arrow) or str(arrow).upper()
 
 
 def columns_of(schema: pa.Schema) -> tuple[Column, ...]:

@@ -140,11 +140,12 @@ class _Graph:
         if sides:
             return [[self._side(side.name, side.topics, side.decode, side.transforms) for side in sides]]
         source = self._config.source
-        named = ", ".join(source.topics or source.assign or ()) or str(source.pattern)
-        count = counted(self._partitions, "partition") if self._partitions else "a pattern of topics"
-        if not self._partitions and not source.pattern:
-            count = counted(len(source.topics or source.assign or ()), "topic")
-        self._node("source", "source", named, count, self._in)
+        topics = source.named_topics
+        if self._partitions:
+            count = counted(self._partitions, "partition")
+        else:
+            count = counted(len(topics), "topic") if topics is not None else "a pattern of topics"
+        self._node("source", "source", ", ".join(topics or ()) or str(source.pattern), count, self._in)
         one_decoder = len({flow.decode_path for flow in self._flows}) == 1
         amount = self._in if one_decoder else _UNKNOWN
         heads: dict[object, str] = {}

@@ -5,9 +5,9 @@ Each returns its part of the page. Nothing is changed, no JVM is started.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -17,12 +17,11 @@ from penstock.assembly.reaching import settings_of, storage_of
 from penstock.config import PipelineConfig
 from penstock.contracts import Reader
 from penstock.dashboard.recent import in_utc
-from penstock.errors import PenstockError, one_line
 from penstock.kafka import KafkaSettings
 from penstock.metrics.history import in_lists
 from penstock.model import OffsetRange
-from penstock.ops.checkpoint.repair import verify
-from penstock.ops.checkpoint.show import view_checkpoint
+from penstock.ops.checkpoint.repair import verify_checkpoint
+from penstock.ops.checkpoint.show import show_checkpoint
 from penstock.ops.diagnosis import diagnose
 from penstock.ops.lag import LagReport
 from penstock.ops.quarantine.listing import midnight, quarantined_since
@@ -32,18 +31,6 @@ from penstock.readers import KafkaReader
 from penstock.storage import Storage
 
 Found = dict[str, Any]
-Result = TypeVar("Result")
-
-
-def attempt(query: Callable[[], Result]) -> tuple[Result | None, str | None]:
-    """The result of a query, or in one line why it failed: of an unexpected exception only the type, since its text may
-    contain anything."""
-    try:
-        return query(), None
-    except PenstockError as error:
-        return None, one_line(error)
-    except Exception as error:
-        return None, f"UNEXPECTED {type(error).__name__}"
 
 
 def files_panel(seen: Snapshot) -> Found:
@@ -75,7 +62,7 @@ def lag_panel(report: LagReport) -> Found:
 
 def checkpoint_panel(seen: Snapshot) -> Found:
     """The checkpoint against the tables, and what `checkpoint verify` finds."""
-    view, verified = view_checkpoint(seen), verify(seen)
+    view, verified = show_checkpoint(seen), verify_checkpoint(seen)
     return {
         "committed": view.committed,
         "begun": view.begun,

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.assembly.reaching import settings_of, storage_of
 from penstock.checkpoint.presence import RUN_NOTE, find_run
@@ -25,7 +25,6 @@ from penstock.config import PipelineConfig, load
 from penstock.dashboard.panels import (
     Found,
     QuarantineQuery,
-    attempt,
     checkpoint_panel,
     diagnosis_panel,
     files_panel,
@@ -34,11 +33,11 @@ from penstock.dashboard.panels import (
 )
 from penstock.dashboard.recent import HistoryTail, Recent, in_utc, moment
 from penstock.dashboard.views import Facts, Panel, Sent, Views, overview_row
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, one_line
 from penstock.kafka import Cluster
 from penstock.kafka.cluster import look_seconds
 from penstock.metrics.history import history_of
-from penstock.ops.lag import LagReport, view_lag
+from penstock.ops.lag import LagReport, find_lag
 from penstock.ops.snapshot import Brokers, Snapshot, ask_brokers, take_snapshot
 from penstock.storage import is_local
 
@@ -57,6 +56,7 @@ _SHARE, _SHARE_CLOSE = 30, 10
 """A query that takes a second runs every thirty seconds at most; one that serves several panels every ten."""
 _LONGEST_PROBLEM = 600
 _Signature = tuple[int, ...] | None
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -280,7 +280,7 @@ class PipelineWatch:
         """All panels that are views of a snapshot. The diagnosis is the last: it makes queries of its own."""
 
         def lag(seen: Snapshot) -> Found:
-            self._lag = view_lag(seen, self._lag)
+            self._lag = find_lag(seen, self._lag)
             return lag_panel(self._lag)
 
         views = {"files": files_panel, "lag": lag, "checkpoint": checkpoint_panel, "diagnosis": diagnosis_panel}
@@ -291,16 +291,16 @@ class PipelineWatch:
         self._update_panels(config, {"files": files_panel, "lag": positions_panel}, sinks=False)
 
     def _query_quarantine(self, config: PipelineConfig) -> None:
-        self._keep(config, "quarantine", *attempt(lambda: self._quarantine(config)))
+        self._keep(config, "quarantine", *_attempt(lambda: self._quarantine(config)))
 
     def _update_panels(
         self, config: PipelineConfig, views: Mapping[str, Callable[[Snapshot], Found]], *, sinks: bool
     ) -> None:
-        snapshot, problem = attempt(lambda: take_snapshot(config, brokers=self._ask, sinks=sinks))
+        snapshot, problem = _attempt(lambda: take_snapshot(config, brokers=self._ask, sinks=sinks))
         for name, view in views.items():
             found: Found | None = None
             if snapshot is not None:
-                found, problem = attempt(partial(view, snapshot))
+                found, problem = _attempt(partial(view, snapshot))
             self._keep(config, name, found, problem)
 
     def _keep(self, config: PipelineConfig, name: str, found: Found | None, problem: str | None) -> None:
@@ -314,6 +314,17 @@ class PipelineWatch:
             self.facts = replace(self.facts, panels={**self.facts.panels, name: Panel(since, found, problem)})
             if name == "lag" and found is not None and not self._reports_lag:
                 self.facts.recent.add_column(at, found["ends"], found["committed"], found["behind_seconds"])
+
+
+def _attempt(query: Callable[[], Result]) -> tuple[Result | None, str | None]:
+    """The result of a query, or in one line why it failed: of an unexpected exception only the type, since its text may
+    contain anything."""
+    try:
+        return query(), None
+    except PenstockError as error:
+        return None, one_line(error)
+    except Exception as error:
+        return None, f"UNEXPECTED {type(error).__name__}"
 
 
 def _signature(path: Path) -> _Signature:

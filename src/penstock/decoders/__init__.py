@@ -1,7 +1,6 @@
 """Bytes to columns: record batches in `RAW_SCHEMA` in, good rows and bad records out."""
 
 from penstock.decoders.batch import RecordDecoder, Tombstones
-from penstock.decoders.framing import JudgingDecoder
 from penstock.decoders.json.decoder import JsonDecoder
 from penstock.decoders.json.reason import ExtraFields
 from penstock.decoders.keys import KeyedDecoder, TombstoneDecoder
@@ -10,7 +9,6 @@ from penstock.decoders.text import RawDecoder, TextDecoder
 __all__ = [
     "ExtraFields",
     "JsonDecoder",
-    "JudgingDecoder",
     "KeyedDecoder",
     "RawDecoder",
     "RecordDecoder",

@@ -27,6 +27,7 @@ from penstock.decoders.refusal import (
     refuse,
 )
 from penstock.model import Split, beyond_timestamps, coordinates_of
+from penstock.registry import RegisteredSchema
 
 Tombstones = Literal["quarantine", "pass", "drop"]
 """What becomes of a record without a value: a bad record, a row of nulls, or nothing."""
@@ -74,6 +75,15 @@ class RecordDecoder(ABC):
         split = self.read(raw.filter(pc.invert(beyond)))
         late = refuse(raw, dict.fromkeys(pc.indices_nonzero(beyond).to_pylist(), _BEYOND))
         return Split(split.good, pa.concat_batches([split.bad, late]), split.refused, split.counts)
+
+    @property
+    def knows_refusals(self) -> bool:
+        """Whether `refuses` can tell: the format checks a writer's schema as a whole."""
+        return False
+
+    def refuses(self, schema: RegisteredSchema) -> Reason | None:
+        """Why every record of a writer's schema would be refused, where that is so."""
+        return None
 
     def notices(self) -> list[str]:
         """Conditions that were not reported before in this process."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,15 +23,6 @@ import pyarrow.compute as pc
 from penstock.decoders.refusal import SHORT_MESSAGE, UNKNOWN_SCHEMA_ID, WRONG_MAGIC, WRONG_SUBJECT, Reason
 from penstock.errors import TransientError
 from penstock.registry import RegisteredSchema, RegistryClient, RegistrySettings, client_of
-
-
-@runtime_checkable
-class JudgingDecoder(Protocol):
-    """A decoder that can say beforehand what it would do with records of a schema."""
-
-    def refuses(self, schema: RegisteredSchema) -> Reason | None:
-        """Why every record of a writer's schema would be refused, where that is so."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 import pyarrow.types as types
 
 from penstock.decoders.batch import RecordDecoder
-from penstock.decoders.framing import JudgingDecoder
 from penstock.decoders.json.decoder import JsonDecoder
 from penstock.decoders.json.values import type_name
 from penstock.decoders.refusal import TOMBSTONE_KEY, Reason, refuse
@@ -113,9 +112,14 @@ class KeyedDecoder(RecordDecoder):
         columns = [*good.columns[:-1], column, good.columns[-1]]
         return Split(pa.RecordBatch.from_arrays(columns, schema=self.schema), refuse(raw, reasons))
 
+    @property
+    def knows_refusals(self) -> bool:
+        """Whether the value's decoder knows."""
+        return self.value.knows_refusals
+
     def refuses(self, schema: RegisteredSchema) -> Reason | None:
         """Why every record of a writer's schema would be refused, by its value alone."""
-        return self.value.refuses(schema) if isinstance(self.value, JudgingDecoder) else None
+        return self.value.refuses(schema)
 
     def conditions(self) -> list[str]:
         """Those of both decoders."""

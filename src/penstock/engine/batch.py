@@ -16,7 +16,7 @@ from typing import Any
 
 from penstock.assembly.faults import translate_error
 from penstock.assembly.inlet import Inlet
-from penstock.contracts import RowsRefused, Sink, SlotSink, UpgradedSink
+from penstock.contracts import RowsRefused, Sink, SlotSink
 from penstock.engine.batches import Batches, BatchLog, grown
 from penstock.engine.committer import Committer
 from penstock.engine.flows import CurrentFlows
@@ -260,7 +260,7 @@ class Batch:
         committer = self.committer
         for sink in committer.sinks if committer.after_restart and committer.quarantines else ():
             position = committer.positions.get(sink.name)
-            if position is None or position.number or not isinstance(sink, UpgradedSink):
+            if position is None or position.number:
                 continue
             refusals = {refusal.record: refusal for refusal in sink.pending_rejects(position.last)}
             for quarantine in committer.quarantines if refusals else ():

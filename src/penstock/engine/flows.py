@@ -22,7 +22,7 @@ from penstock.assembly.starting import pinned_slots
 from penstock.assembly.tables import Lookups
 from penstock.assembly.transforming import PlacedStep
 from penstock.config import reveal
-from penstock.contracts import SqlSink, Transform
+from penstock.contracts import Transform
 from penstock.engine.direct import can_share, stage_direct
 from penstock.engine.work import SlotWork, StagedFlow, StageLane
 from penstock.errors import DefinitionError, MissingError, PenstockError, TransientError, transient_is_fatal
@@ -78,7 +78,7 @@ class CurrentFlows:
         """
         for flow in self.pipeline.flows:
             for inlet in flow.inlets:
-                if isinstance(inlet.sink, SqlSink) and inlet.sink.needs_sql:
+                if inlet.sink.needs_sql:
                     inlet.sink.use(SparkSql(self.session, reveal(self.pipeline.config.spark)))
         with transient_is_fatal():
             self._lookups.refresh()

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.contracts import TellingDecoder, Transform
+from penstock.contracts import Transform
 from penstock.engine.outlet import Outlet, SideOutputs, finish_stages, outlet_of, sides_of
 from penstock.engine.refused import EVERYWHERE, Refused, read_again, record_places
 from penstock.engine.work import SlotReport, SlotWork, reporting
@@ -138,8 +138,7 @@ class SlotRun:
                 quarantine(split.bad, work, sides, report)
             yield work.excluded.decoded(split.good, work.route)
             self._quarantine_refused(whole)
-        if isinstance(work.decoder, TellingDecoder):
-            report.notices.update(work.decoder.notices())
+        report.notices.update(work.decoder.notices())
 
     def stage(self, rows: Iterable[pa.RecordBatch]) -> None:
         """Write the rows of one flow to its sinks."""

@@ -19,7 +19,7 @@ from pyspark import TaskContext
 
 from penstock.assembly.build import as_nullable
 from penstock.assembly.layout import Layout, StreamInput
-from penstock.contracts import Decoder, StatefulTransform, TellingDecoder, Transform
+from penstock.contracts import Decoder, StatefulTransform, Transform
 from penstock.engine.frame import (
     TaskReports,
     apply_steps,
@@ -193,8 +193,7 @@ def _decoding(
                     yield rows
                 if ticks is not None and ticks.num_rows:
                     yield _clock_rows(ticks, rows.schema, clock)
-            if isinstance(decoder, TellingDecoder):
-                report.notices.update(decoder.notices())
+            report.notices.update(decoder.notices())
         reports.add(report)
 
     return run

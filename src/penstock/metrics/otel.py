@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import timedelta
-from threading import Event, Thread
 from typing import Any
 
 from prometheus_client.core import Metric
 from prometheus_client.samples import Sample
 
+from penstock.background import Repeating
 from penstock.errors import MissingError
 from penstock.metrics.prometheus import Exposition
 
@@ -44,26 +44,20 @@ class OtelPush:
         self._exposition = exposition
         self._every = every.total_seconds()
         self._tell = tell
-        self._failing = False
-        self._ending = Event()
-        self._thread = Thread(target=self._run, name="otel", daemon=True)
-        self._thread.start()
+        self._failing = self._closing = False
+        self._pushing = Repeating("otel", self._push, self._every, once_more=True)
 
     def close(self) -> None:
         """Push once more, for at most some seconds, and stop."""
-        self._ending.set()
-        self._thread.join(_LAST_PUSH_SECONDS)
+        self._closing = True
+        self._pushing.close(_LAST_PUSH_SECONDS)
         self._exporter.shutdown()
 
-    def _run(self) -> None:
-        while not self._ending.wait(self._every):
-            self._push()
-        if not self._failing:
-            self._push()
-
-    def _push(self) -> None:
+    def _push(self) -> float:
         from opentelemetry.sdk.metrics.export import MetricExportResult
 
+        if self._failing and self._closing:
+            return self._every
         try:
             data = _metrics_data(self._exposition, self._resource)
             failing = self._exporter.export(data) is not MetricExportResult.SUCCESS
@@ -73,6 +67,7 @@ class OtelPush:
             self._failing = failing
             with suppress(Exception):  # nor may a listener prevent the next push
                 self._tell("the OpenTelemetry collector does not take them" if failing else None)
+        return self._every
 
 
 def _open(endpoint: str | None, pipeline: str) -> tuple[Any, Any]:

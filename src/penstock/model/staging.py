@@ -25,7 +25,7 @@ class SlotAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What one slot staged for one sink. `items` are the sink's own and small; they must pickle."""
+    """What one slot staged for one sink. `items` are the sink's own and small; see `stored_manifests`."""
 
     sink: str
     writer: SlotAttempt

@@ -65,7 +65,7 @@ def plan_rights(config: PipelineConfig) -> RightsNeeded:
 def _rights(config: PipelineConfig) -> Iterator[Right]:
     source, brokers = config.source, config.source.brokers
     user = _principal(source.security, source.options.get("sasl.username"))
-    for topic in source.topics or tuple(source.assign or ()):
+    for topic in source.named_topics or ():
         yield Right(brokers, user, "topic", topic, "literal", "Read", "the source reads it")
     if source.pattern is not None:
         prefix = literal_prefix(source.pattern)

@@ -17,7 +17,6 @@ from typing import Any
 from penstock.assembly.reaching import settings_of, spark_settings_of
 from penstock.assembly.targets import build_targets
 from penstock.config import PipelineConfig
-from penstock.contracts import MaintainedSink
 from penstock.errors import DefinitionError, MissingError, TransientError
 from penstock.model.upkeep import Cleaned, TableFigures
 from penstock.sinks.maintenance import NoLock
@@ -78,7 +77,7 @@ def plan_compact(
         )
     targets = build_targets(config, settings_of(config.source))
     tables = tables_of(config, targets)
-    others = [(one.name, _why_not(one)) for one in targets.sinks if not isinstance(one, MaintainedSink)]
+    others = [(one.name, one.no_maintenance) for one in targets.sinks if one.maintenance() is None]
     if sink is not None:
         names = [table.name for table in tables] + [name for name, _ in others]
         if sink not in names:
@@ -161,7 +160,3 @@ def _planned(table: TendedTable, keep: timedelta, clean: bool) -> PlannedTable:
     look = clean and figures is not None
     cleaning = care.clean(keep, NoLock(), time.monotonic() + 60, dry_run=True) if look else None
     return PlannedTable(table, figures, cleaning, figures is not None and care.needs_sql)
-
-
-def _why_not(sink: object) -> str:
-    return str(getattr(sink, "no_upkeep", "there is nothing to compact"))

@@ -336,16 +336,11 @@ class LagReport:
         }
 
 
-def find_lag(config: PipelineConfig, *, before: LagReport | None = None) -> LagReport:
+def find_lag(snapshot: Snapshot, before: LagReport | None = None) -> LagReport:
     """The lag by the sinks, the checkpoint, the brokers and the group.
 
     How lag moves comes from the run's history, or from an earlier report.
     """
-    return view_lag(take_snapshot(config), before)
-
-
-def view_lag(snapshot: Snapshot, before: LagReport | None = None) -> LagReport:
-    """The same, from a snapshot."""
     config, settings = snapshot.config, settings_of(snapshot.config.source)
     if snapshot.brokers.error is not None:
         raise snapshot.brokers.error

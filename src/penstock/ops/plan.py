@@ -178,14 +178,7 @@ class RunPlan:
         return body
 
 
-def plan_run(
-    config: PipelineConfig,
-    *,
-    resume: bool = False,
-    accept_duplicates: bool = False,
-    catch_up: bool = False,
-    deploy_mode: DeployMode = "client",
-) -> RunPlan:
+def plan_run(config: PipelineConfig, options: RunOptions = RunOptions(), deploy_mode: DeployMode = "client") -> RunPlan:
     """Look at brokers, checkpoint and sinks, and say what a run would do."""
     check_reachable(storage_of(config), places_of(config))
     pipeline = build(config)
@@ -206,7 +199,6 @@ def plan_run(
     bounds = attempt(lambda: check_brokers(cluster, pipeline)) if cluster else None
     attempt(lambda: check_checkpoint(checkpoint))
     attempt(lambda: check_state(pipeline, checkpoint))
-    options = RunOptions(resume_from_table=resume, accept_duplicates=accept_duplicates, catch_up=catch_up)
     ids = attempt(lambda: cluster.topic_ids({at.topic for at in bounds or ()})) if cluster else None
     agreed = attempt(lambda: check_agreement(pipeline, checkpoint, bounds, options=options, topic_ids=ids))
     start: StartPoint | None = None

@@ -16,8 +16,6 @@ from typing import Any, Literal
 from penstock import config as cfg
 from penstock.assembly.build import Pipeline, build
 from penstock.assembly.schemas import Place, Registered, Schemas, registered
-from penstock.contracts import EvolvingSink
-from penstock.decoders import JudgingDecoder
 from penstock.errors import DefinitionError, MissingError, PenstockError, transient_is_fatal
 from penstock.registry import RegisteredSchema
 
@@ -124,20 +122,20 @@ def _older_records(pipeline: Pipeline, places: Mapping[Place, Registered], schem
         place = flow.config.decode_path
         if place not in places:
             continue
-        if not isinstance(flow.decoder, JudgingDecoder):
+        decoder = flow.decoder
+        if not decoder.knows_refusals:
             continue
-        refuses = flow.decoder.refuses
         found = list(islice(places[place].older(schemas[place]), 2))
         if not found:
             continue
         before, *earlier = found
         about = f"records of {before.subject} version {before.version}"
-        refusal = refuses(before)
+        refusal = decoder.refuses(before)
         if refusal is None:
             yield SchemaFinding("fits", about, "can be read")
             continue
         # Where the one before that can be read, it was that version that broke, and this one mends it.
-        level: Level = "changes" if any(refuses(schema) is None for schema in earlier) else "breaks"
+        level: Level = "changes" if any(decoder.refuses(schema) is None for schema in earlier) else "breaks"
         yield SchemaFinding(level, about, f"would go to quarantine: {refusal.code} {refusal.message}")
 
 
@@ -152,7 +150,7 @@ def _tables(pipeline: Pipeline) -> Iterator[SchemaFinding]:
             try:
                 mine = inlet.schema(schema)
                 sink.check(mine)
-                changes = sink.changes(mine) if isinstance(sink, EvolvingSink) else ()
+                changes = sink.changes(mine)
             except PenstockError as error:
                 yield SchemaFinding("breaks", about, _without_sink(error))
                 continue

@@ -1,11 +1,13 @@
-"""The options of a run that are not in its file, and its summary."""
+"""The options of a run that are not in its file, with their defaults, and its summary. Every command loads this."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from penstock.metrics import BatchMetrics
+if TYPE_CHECKING:
+    from penstock.metrics import BatchMetrics
 
 
 @dataclass(frozen=True)

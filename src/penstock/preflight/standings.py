@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from penstock.assembly.targets import Targets, build_targets
 from penstock.checkpoint.files import NotedSink
 from penstock.config import PipelineConfig
-from penstock.contracts import SharedSink, Sink, SlotSink
+from penstock.contracts import Sink, SlotSink
 from penstock.errors import PenstockError, one_line
 from penstock.kafka import KafkaSettings
 from penstock.model import BatchToken, Guarantee, Position
@@ -136,7 +136,7 @@ def former_names(
     def search(sink: Sink) -> list[FormerName]:
         one = standing[sink.name]
         names = {name for name, one_noted in noted.items() if one_noted.target == sink.target}
-        if isinstance(sink, SharedSink) and (not noted or one.furthest is None):
+        if not noted or one.furthest is None:
             try:
                 names |= names_in_target(sink, config.name)
             except PenstockError as error:
@@ -149,7 +149,7 @@ def former_names(
         return [each for found in pool.map(search, exact) for each in found]
 
 
-def names_in_target(sink: SharedSink, pipeline: str) -> set[str]:
+def names_in_target(sink: Sink, pipeline: str) -> set[str]:
     """The other names under which the pipeline itself has a position in the target; not its replays and redrives."""
     writers = (writer.rpartition("/") for writer in sink.other_writers())
     return {name for its_pipeline, _, name in writers if its_pipeline == pipeline and name != "?"}

@@ -56,6 +56,9 @@ class State(Enum):
     DROPPED = "dropped"
 
 
+OPEN_STATES = (State.WAITING.value, State.FAILED.value, State.PARKED.value)
+"""Of records that are neither back in their targets nor given up."""
+
 MARK_SCHEMA = pa.schema(
     [
         pa.field("pipeline", pa.string()),

@@ -16,7 +16,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.contracts import Sink, Stage
+from penstock.contracts import BaseSink, Sink, Stage
 from penstock.errors import TerminalError
 from penstock.model import (
     BAD_SCHEMA,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from penstock.quarantine.records import Held
 
 
-class OverSink:
+class OverSink(BaseSink):
     """Implements `contracts.Sink` over another sink, for rows of one schema."""
 
     SCHEMA: ClassVar[pa.Schema]
@@ -168,7 +168,7 @@ class _QuarantineStage:
         self._inner.abort()
 
 
-class WithoutTarget:
+class WithoutTarget(BaseSink):
     """The methods of a sink without a target: it stores nothing and commits nothing."""
 
     def prepare(self, schema: pa.Schema) -> None:

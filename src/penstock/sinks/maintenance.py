@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Generic, Literal, Self, TypeVar
 
 from penstock.contracts import MaintenanceLock, SqlEngine
@@ -22,6 +23,10 @@ from penstock.errors import PenstockError
 from penstock.model.upkeep import TableFigures
 from penstock.sinks.files.writer import worth_joining
 from penstock.sinks.spark_sql import require_engine
+
+COMPACTING, CLEANING = "compacting the table", "cleaning the table up"
+ORPHAN_AGE = timedelta(days=3)
+"""The minimum age of files to remove that no version of the table names: a batch or a replay may be about to."""
 
 GRACE = 0.3
 """Seconds that a chunk may go on once the stream wants the table: most are done by then."""

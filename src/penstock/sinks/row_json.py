@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as types
 
+from penstock.sinks.arrow_types import is_bytes, is_text
+
 _SPECIAL = (ord('"'), ord("\\"))
 _FIRST_PRINTABLE = ord(" ")
 
@@ -39,7 +41,7 @@ def texts(values: pa.Array) -> pa.Array:
     if types.is_decimal(kind):
         # Arrow would write a small one with an exponent: readers are happier without.
         return pl.Series(pl.from_arrow(values)).cast(pl.String).to_arrow().cast(pa.string())
-    if _is_bytes(kind):
+    if is_bytes(kind):
         return pl.Series(pl.from_arrow(values)).bin.encode("base64").to_arrow().cast(pa.string())
     if types.is_nested(kind):
         return pc.if_else(values.is_valid(), _json(values), pa.scalar(None, pa.string()))
@@ -59,7 +61,7 @@ def _json(values: pa.Array) -> pa.Array:
         made = _enclosed("[", _joined_items(values, _json(_child(values, values.values))), "]")
     elif types.is_floating(kind):
         made = pc.if_else(pc.is_finite(values), texts(values), pa.scalar(None, pa.string()))
-    elif types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+    elif is_text(kind):
         return _quoted(values.cast(pa.string()))
     elif types.is_integer(kind) or types.is_boolean(kind) or types.is_decimal(kind) or types.is_null(kind):
         made = texts(values)
@@ -114,12 +116,3 @@ def _needs_escapes(values: pa.StringArray) -> bool:
     bounds = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
     found = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]]
     return bool(len(found)) and bool(found.min() < _FIRST_PRINTABLE or any((found == char).any() for char in _SPECIAL))
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    return bool(
-        types.is_binary(kind)
-        or types.is_large_binary(kind)
-        or types.is_fixed_size_binary(kind)
-        or types.is_binary_view(kind)
-    )

@@ -21,6 +21,7 @@ from typing import Any
 
 from penstock.assembly.reaching import storage_of
 from penstock.assembly.targets import way_in
+from penstock.background import Repeating
 from penstock.checkpoint.atomic import put_whole_at
 from penstock.config import PipelineConfig
 from penstock.config.alerts import WebhookConfig
@@ -231,32 +232,25 @@ class Alerting:
         if config.alerts.topic is not None:
             receivers.append(AlertTopic(way_in(settings), config.alerts.topic))
         self._senders = [AlertSender(receiver, self._delivered, notice) for receiver in receivers]
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="penstock-alerting", daemon=True)
-        self._thread.start()
+        self._looking = Repeating("alerting", self._look, self._every, once_more=True)
 
     def close(self) -> None:
         """Evaluate the rules once more, and wait a few seconds for what is being sent."""
         deadline = time.monotonic() + _CLOSE_SECONDS
-        self._over.set()
-        self._thread.join(_CLOSE_SECONDS)
+        self._looking.close(_CLOSE_SECONDS)
         for sender in self._senders:
             sender.finish()
         for sender in self._senders:
             sender.join(deadline - time.monotonic())
 
-    def _run(self) -> None:
-        while not self._over.wait(self._every):
-            self._look()
-        self._look()
-
-    def _look(self) -> None:
+    def _look(self) -> float:
         # The next look may find figures where this one found none.
         with suppress(TypeError, ValueError, ArithmeticError):
             for alert in self._book.look(self._observe()):
                 with suppress(Exception):  # no listener keeps an alert back
                     self._tell(alert)
                 self._send(alert)
+        return self._every
 
     def _send(self, alert: Alert) -> None:
         body = {"pipeline": self._pipeline, **alert.as_json(), "file": self._file}

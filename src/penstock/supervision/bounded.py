@@ -21,7 +21,7 @@ from penstock.assembly.faults import full_disks_named, translate_error
 from penstock.assembly.placing import check_places, placement_of
 from penstock.assembly.starting import session_for
 from penstock.checkpoint import checkpoint_lock
-from penstock.contracts import Reader, RecordSink, Sink
+from penstock.contracts import Reader, Sink
 from penstock.engine.batch import BatchRunner
 from penstock.engine.batches import GivenBatches
 from penstock.engine.committer import Committer, Purpose
@@ -34,7 +34,7 @@ from penstock.engine.work import cut_ranges
 from penstock.errors import TerminalError, TransientError, transient_is_fatal
 from penstock.kafka import Cluster
 from penstock.model import BAD_SCHEMA, BatchToken, Guarantee, OffsetRange, Position, Rule, TopicPartition
-from penstock.preflight.options import RunSummary
+from penstock.preflight.options import RunOptions, RunSummary
 from penstock.preflight.recreated import SameTopics, recreated_topics
 from penstock.sinks.commit import move
 from penstock.spark.executors import Attempts, Executors
@@ -42,6 +42,9 @@ from penstock.spark.placement import Placement
 from penstock.supervision.gathered import GatheredSink
 from penstock.supervision.job_folder import ATTEMPT, PROGRESS, read_note, write_note
 from penstock.supervision.upkeep import lock_of
+
+BATCH_OFFSETS = 500_000
+"""The size of a batch where the source has no `max_offsets`."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ class BoundedRun:
     """Whether the ranges are of topics that must still have them."""
     beside: str | None = None
     """The checkpoint of a stream that may write to the same tables: commits lock them against its compaction."""
-    give_up_after: float = 300.0
+    give_up_after: float = RunOptions.give_up_after
 
     @property
     def noted(self) -> int:
@@ -249,7 +252,7 @@ def _attempt(run: BoundedRun) -> BoundedRun:
     held = {sink.name: sink.position() for sink in exact}
     numbers = {name: position.number if position is not None else 0 for name, position in held.items()}
     own = {name for name, position in held.items() if position and position.last.query_id == known["query_id"]}
-    if all(isinstance(sink, RecordSink) and sink.records_held(()) is not None for sink in exact):
+    if all(sink.records_held(()) is not None for sink in exact):
         own = set()
     if any(name not in own and numbers[name] != known["onto"].get(name) for name in held):
         known = {"query_id": uuid4().hex, "onto": numbers}

@@ -21,13 +21,13 @@ import pyarrow as pa
 
 from penstock.assembly.build import Pipeline
 from penstock.checkpoint import SparkCheckpoint
-from penstock.contracts import RecordSink, Sink, SlotSink
+from penstock.contracts import Sink, SlotSink
 from penstock.engine.batch import BatchRunner
 from penstock.engine.batches import GivenBatches
 from penstock.engine.committer import Committer, Purpose
 from penstock.engine.flows import CurrentFlows
 from penstock.engine.patience import StopRequest
-from penstock.engine.refused import Excluded, RecordPlace, record_places, single_record
+from penstock.engine.refused import Excluded, record_places, single_record
 from penstock.errors import MissingError
 from penstock.metrics import BatchMetrics
 from penstock.model import (
@@ -49,9 +49,8 @@ from penstock.preflight.standings import carried_number, standings
 from penstock.quarantine import Quarantine
 from penstock.quarantine.quarantine import WithoutTarget
 from penstock.sinks.commit import move
-from penstock.supervision.bounded import OfSession, cut
+from penstock.supervision.bounded import BATCH_OFFSETS, OfSession, cut
 
-BATCH_OFFSETS = 500_000
 QUARANTINED_BEFORE = "QUARANTINED_BEFORE"
 """The code of a record that is good today and was in a quarantine that went back: its target does not hold it."""
 
@@ -119,7 +118,7 @@ class CatchUp:
     def _recover(self, quarantine: Quarantine, ranges: Sequence[OffsetRange]) -> bool:
         """Put into a quarantine again what it lost."""
         # Of a topic, only the position tells what the stream wrote: not which records it left out.
-        blind = [s.name for s in self.pipeline.sinks if isinstance(s, SlotSink) or _records_held(s, ranges) is None]
+        blind = [s.name for s in self.pipeline.sinks if isinstance(s, SlotSink) or s.records_held(ranges) is None]
         if blind:
             raise MissingError(
                 "QUARANTINE_NOT_RECOVERABLE",
@@ -222,14 +221,10 @@ def _without(ranges: Sequence[OffsetRange], token: BatchToken) -> tuple[OffsetRa
     return tuple(r for r in left if len(r))
 
 
-def _records_held(sink: Sink, ranges: Sequence[OffsetRange]) -> set[RecordPlace] | None:
-    return sink.records_held(ranges) if isinstance(sink, RecordSink) else None
-
-
 def _held_already(token: BatchToken, sinks: Sequence[Sink]) -> Excluded:
     """The records that the sinks hold, as far as they can tell: a redrive may have brought some."""
     asked = [(one.name, one.sink if isinstance(one, LostRecords) else one) for one in sinks]
-    held = [(name, _records_held(sink, token.ranges)) for name, sink in asked]
+    held = [(name, sink.records_held(token.ranges)) for name, sink in asked]
     return Excluded.of((name, place) for name, places in held for place in places or ())
 
 

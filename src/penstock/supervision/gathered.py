@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,16 +9,17 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.checkpoint.atomic import put_whole
-from penstock.contracts import KeepingSink, MaintainedSink, Maintenance, Sink, SqlEngine, SqlSink, Stage
+from penstock.contracts import BaseSink, Maintenance, Sink, SqlEngine, Stage
 from penstock.errors import TransientError
 from penstock.model import BatchToken, Guarantee, Manifest, OffsetRange, Position, SlotAttempt, Verdict, decide
+from penstock.model.stored_manifests import manifests_from_json, manifests_to_json
 from penstock.sinks.commit import commit
 
 _MOST_SLOTS = 10_000
 
 
-class GatheredSink:
-    """Implements `contracts.Sink`, and what else its sink is. `publish` commits, once however often called.
+class GatheredSink(BaseSink):
+    """Implements `contracts.Sink` over another sink. `publish` commits, once however often called.
 
     What was staged is noted in a file for each batch, so that it is staged once. Until `publish` its position is where
     these notes end; the target does not change.
@@ -30,7 +30,7 @@ class GatheredSink:
         self._whole = whole
         self._batches = batches
         self._folder = folder
-        self._looked = False
+        self._checked = False
 
     @property
     def name(self) -> str:
@@ -50,21 +50,19 @@ class GatheredSink:
     @property
     def needs_sql(self) -> bool:
         """Whether the sink commits through Spark SQL."""
-        return isinstance(self._sink, SqlSink) and self._sink.needs_sql
+        return self._sink.needs_sql
 
     def use(self, sql: SqlEngine) -> None:
         """Hand the engine on."""
-        assert isinstance(self._sink, SqlSink)
         self._sink.use(sql)
 
     @property
     def commits_under_lock(self) -> bool:
         """Whether its commit meets compactions."""
-        return isinstance(self._sink, MaintainedSink) and self._sink.commits_under_lock
+        return self._sink.commits_under_lock
 
-    def maintenance(self) -> Maintenance:
+    def maintenance(self) -> Maintenance | None:
         """The care of its table."""
-        assert isinstance(self._sink, MaintainedSink)
         return self._sink.maintenance()
 
     def prepare(self, schema: pa.Schema) -> None:
@@ -93,7 +91,7 @@ class GatheredSink:
     def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
         """Note what a batch staged."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        put_whole(self._of(position.last.batch_id), pickle.dumps(list(manifests)))
+        put_whole(self._of(position.last.batch_id), manifests_to_json(manifests).encode())
 
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
         """What dead attempts left is removed when all is committed."""
@@ -102,34 +100,43 @@ class GatheredSink:
         """Commit what all batches staged."""
         if self.published:
             return
-        self._looked = False
-        if self._staged() < len(self._batches):
+        self._forget_lost()
+        noted = [self._read(number) for number in range(len(self._batches))]
+        manifests = [manifest for staged in noted if staged is not None for manifest in staged]
+        if None in noted:
             raise TransientError(
                 "SINK_STAGED_GONE",
                 f"sink {self.name}: rows that were staged are gone: the target was put back meanwhile",
                 hint="run the same command again: they are staged anew",
             )
-        notes = [self._of(number).read_bytes() for number in range(len(self._batches))]
-        manifests = [manifest for note in notes for manifest in pickle.loads(note)]
         commit(self._sink, self._whole, manifests)
         self._sink.discard(self._whole, manifests)
 
     def _staged(self) -> int:
         """How many batches are staged, without a gap."""
-        if not self._looked:
-            self._looked = True
+        if not self._checked:
+            self._checked = True
             self._forget_lost()
         return next(
             (number for number in range(len(self._batches)) if not self._of(number).exists()), len(self._batches)
         )
 
     def _forget_lost(self) -> None:
-        """What is noted is a hint: staged rows are gone where the target was put back since."""
-        if not isinstance(self._sink, KeepingSink):
-            return
-        for note in map(self._of, range(len(self._batches))):
-            if note.exists() and not self._sink.has_staged(pickle.loads(note.read_bytes())):
-                note.unlink()
+        """What is noted is a hint: staged rows are gone where the target was put back since.
+
+        A note that cannot be read is dropped too. No commit names what its batch staged, and `discard` removes it.
+        """
+        for number in range(len(self._batches)):
+            manifests = self._read(number)
+            if manifests is None or not self._sink.has_staged(manifests):
+                self._of(number).unlink(missing_ok=True)
+
+    def _read(self, batch_id: int) -> list[Manifest] | None:
+        """What a batch staged; none where that is not noted, or cannot be read."""
+        try:
+            return manifests_from_json(self._of(batch_id).read_bytes())
+        except FileNotFoundError:
+            return None
 
     def _after(self, count: int) -> Position:
         tokens = [replace(self._whole, batch_id=number, ranges=self._batches[number]) for number in range(count)]
@@ -139,4 +146,5 @@ class GatheredSink:
         return held
 
     def _of(self, batch_id: int) -> Path:
-        return self._folder / f"{batch_id}.manifests"
+        # Versions before 0.8 noted it as a pickle in N.manifests, which is not read: the batch is staged again.
+        return self._folder / f"{batch_id}.json"

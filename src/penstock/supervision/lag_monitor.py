@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -11,6 +12,7 @@ from datetime import UTC, datetime
 
 from confluent_kafka import KafkaException
 
+from penstock.background import Repeating
 from penstock.checkpoint import Offsets
 from penstock.errors import PenstockError
 from penstock.kafka import Cluster, KafkaSettings
@@ -46,7 +48,7 @@ class LagSample:
 
 
 class LagMonitor:
-    """Samples the lag from a thread of its own, first when it is woken. Partitions without an answer are left out."""
+    """Samples the lag in the background once it is woken. Partitions without an answer are left out."""
 
     def __init__(
         self, settings: KafkaSettings, committed: Callable[[], Offsets], tell: Callable[[LagSample], None]
@@ -54,32 +56,30 @@ class LagMonitor:
         self._settings, self._committed, self._tell = settings, committed, tell
         self._first: dict[TopicPartition, tuple[int, datetime]] = {}
         self._earlier: deque[tuple[datetime, Offsets]] = deque(maxlen=2 * _AGES_EVERY)
-        self._woken, self._over = threading.Event(), threading.Event()
+        self._cluster: Cluster | None = None
+        self._looks = itertools.count()
         self._telling = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="penstock-lag", daemon=True)
-        self._thread.start()
+        self._closed = False
+        self._sampling: Repeating | None = None
 
     def wake(self) -> None:
         """Start sampling: there is something to measure."""
-        self._woken.set()
+        if self._sampling is None:
+            self._sampling = Repeating("lag", self._sample, 0)
 
     def close(self) -> None:
         """Stop sampling. A request to brokers that are away is not waited for, and its result is dropped."""
         with self._telling:
-            self._over.set()
-        self._woken.set()
-        self._thread.join(1)
+            self._closed = True
+        if self._sampling is not None:
+            self._sampling.close(1)
 
-    def _run(self) -> None:
-        self._woken.wait()
-        cluster: Cluster | None = None
-        looks = 0
-        while not self._over.is_set():
-            with suppress(PenstockError, KafkaException):
-                cluster = cluster or Cluster(self._settings, _BROKER_SECONDS)
-                self._look(cluster, with_ages=looks % _AGES_EVERY == 0)
-            looks += 1
-            self._over.wait(LOOK_SECONDS)
+    def _sample(self) -> float:
+        with_ages = next(self._looks) % _AGES_EVERY == 0
+        with suppress(PenstockError, KafkaException):
+            self._cluster = self._cluster or Cluster(self._settings, _BROKER_SECONDS)
+            self._look(self._cluster, with_ages=with_ages)
+        return LOOK_SECONDS
 
     def _look(self, cluster: Cluster, *, with_ages: bool) -> None:
         committed = self._committed()
@@ -98,7 +98,7 @@ class LagMonitor:
         self._earlier.append((now, ends))
         behind = {at: max(0.0, (now - when).total_seconds()) for at, when in since.items()}
         with self._telling:
-            if not self._over.is_set():
+            if not self._closed:
                 self._tell(LagSample(now, committed, ends, behind))
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -25,10 +24,11 @@ from typing import IO, Any
 from penstock.assembly.build import Pipeline
 from penstock.assembly.reaching import backup_place_of, storage_of
 from penstock.assembly.targets import Targets
+from penstock.background import Repeating
 from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint.backup import list_backups, make_backup
 from penstock.config import PipelineConfig, reveal
-from penstock.contracts import MaintainedSink, Maintenance, MaintenanceLock, Sink
+from penstock.contracts import Maintenance, MaintenanceLock, Sink
 from penstock.errors import PenstockError, one_line
 from penstock.model.upkeep import Cleaned, Compacted, TableFigures
 from penstock.sinks.delta.maintenance import DeltaMaintenance
@@ -161,9 +161,9 @@ class Tended:
 def tables_of(config: PipelineConfig, targets: Targets) -> list[TendedTable]:
     """The tables of the sinks, and those that belong to the quarantine, each once."""
     found = [
-        TendedTable(sink.name, sink.target, sink.maintenance(), TableLock(config.checkpoint, sink.name))
+        TendedTable(sink.name, sink.target, maintenance, TableLock(config.checkpoint, sink.name))
         for sink in targets.sinks
-        if isinstance(sink, MaintainedSink)
+        if (maintenance := sink.maintenance()) is not None
     ]
     quarantine = config.quarantine.table if config.quarantine is not None else None
     if quarantine is not None:
@@ -176,7 +176,7 @@ def tables_of(config: PipelineConfig, targets: Targets) -> list[TendedTable]:
 
 def lock_of(checkpoint: str, sink: Sink) -> AbstractContextManager[None]:
     """The lock that a stream takes while it commits to a sink."""
-    if isinstance(sink, MaintainedSink) and sink.commits_under_lock:
+    if sink.commits_under_lock:
         return TableLock(checkpoint, sink.name).stream()
     return nullcontext()
 
@@ -250,8 +250,9 @@ class Chores:
         self._pipeline = pipeline
         self._session = session
         self._tell = tell
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._backups: Repeating | None = None
+        self._backups_known = False
+        """Whether this run has looked when the last one was made."""
         self._checkpoint = SparkCheckpoint(pipeline.config.checkpoint, pipeline.storage)
         self._maintained: float | None = None
 
@@ -262,14 +263,12 @@ class Chores:
 
     def __enter__(self) -> Chores:
         if self._pipeline.config.checkpoint_backup is not None:
-            self._thread = threading.Thread(target=self._back_up, name="penstock-backup", daemon=True)
-            self._thread.start()
+            self._backups = Repeating("backup", self._back_up, 0.5)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join(30)
+        if self._backups is not None:
+            self._backups.close(30)
 
     def between_batches(self) -> None:
         """Look after the tables if that is due; the next batch waits for it."""
@@ -292,23 +291,24 @@ class Chores:
         except Exception as error:
             self._tell(f"maintenance was not done: {one_line(error)}")
 
-    def _back_up(self) -> None:
+    def _back_up(self) -> float:
         asked = self._pipeline.config.checkpoint_backup
         assert asked is not None
-        checkpoint = self._checkpoint
-        place, every = backup_place_of(self._pipeline.config), asked.every.total_seconds()
-        due = 0.0
-        with suppress(PenstockError, OSError):
-            copies = list_backups(place, checkpoint.storage)
-            own = [b.created_at for b in copies if b.checkpoint == checkpoint.path and b.kind == "backup"]
-            due = every - (datetime.now(UTC) - own[-1]).total_seconds() if own else 0.0
-        while not self._over.wait(max(0.5, due)):
-            if checkpoint.last_committed() is None:
-                due = 0.5
-                continue
-            due = every
-            try:
-                made = make_backup(checkpoint, place, self._pipeline.config.name, asked.keep)
-                self._tell(f"checkpoint copied: {made.path}")
-            except Exception as error:
-                self._tell(f"the checkpoint was not copied: {one_line(error)}")
+        checkpoint, every = self._checkpoint, asked.every.total_seconds()
+        place = backup_place_of(self._pipeline.config)
+        if not self._backups_known:
+            self._backups_known = True
+            with suppress(PenstockError, OSError):
+                copies = list_backups(place, checkpoint.storage)
+                own = [b.created_at for b in copies if b.checkpoint == checkpoint.path and b.kind == "backup"]
+                age = (datetime.now(UTC) - own[-1]).total_seconds() if own else every
+                if age < every:
+                    return every - age
+        if checkpoint.last_committed() is None:
+            return 0.5
+        try:
+            made = make_backup(checkpoint, place, self._pipeline.config.name, asked.keep)
+            self._tell(f"checkpoint copied: {made.path}")
+        except Exception as error:
+            self._tell(f"the checkpoint was not copied: {one_line(error)}")
+        return every

@@ -18,7 +18,8 @@ from penstock.transforms.expressions.terms import sql_name
 from penstock.transforms.hashing import can_hash, group_numbers, hash_rows
 from penstock.transforms.step import Step
 
-_NEWEST = ("offset", "timestamp", "topic", "partition")
+NEWEST_BY = ("offset", "timestamp", "topic", "partition")
+"""The coordinates that decide which of several rows is the newest, the first one first."""
 
 
 class Dedupe(Step):
@@ -68,7 +69,7 @@ class Dedupe(Step):
     def select(self, columns: Sequence[str]) -> str:
         """The same in Spark SQL, over a relation named input."""
         keys = ", ".join(quote(columns[find_column(name, columns)]) for name in self.keys)
-        order = ", ".join(f"{quote(COORDINATES)}.{quote(name)} DESC" for name in _NEWEST)
+        order = ", ".join(f"{quote(COORDINATES)}.{quote(name)} DESC" for name in NEWEST_BY)
         rank = quote(f"{COORDINATES}_rank")
         ranked = f"SELECT *, row_number() OVER (PARTITION BY {keys} ORDER BY {order}) AS {rank} FROM input"
         return f"{select_list(map(quote, columns)).removesuffix('input')}({ranked}) WHERE {rank} = 1"
@@ -98,10 +99,10 @@ def _settle_ties(rows: pa.RecordBatch, groups: pa.Array, kept: pa.Array) -> pa.A
         {
             "place": places,
             "group": groups.take(places),
-            **{name: pc.struct_field(coordinates, name) for name in _NEWEST[1:]},
+            **{name: pc.struct_field(coordinates, name) for name in NEWEST_BY[1:]},
         }
     )
-    newest_first = table.sort_by([("group", "ascending"), *((name, "descending") for name in _NEWEST[1:])])
+    newest_first = table.sort_by([("group", "ascending"), *((name, "descending") for name in NEWEST_BY[1:])])
     owners = newest_first["group"].combine_chunks()
     changes = pc.not_equal(owners[1:], owners[:-1])
     first = newest_first["place"].filter(pa.concat_arrays([pa.array([True]), changes]))

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.config.step_columns import exploded, flattened
+from penstock.contracts import FrameTransform
 from penstock.errors import DefinitionError
 from penstock.model import Split
 from penstock.transforms.columns import check_distinct, check_reserved, find_column, quote
@@ -22,7 +23,7 @@ from penstock.transforms.step import Step
 T = TypeVar("T")
 
 
-class Explode(Step):
+class Explode(Step, FrameTransform):
     """Makes a row of each element. `position` names a column for the element's place, counted from 0."""
 
     def __init__(
@@ -119,7 +120,7 @@ class Explode(Step):
 # NULL. Structs inside arrays and maps stay as they are: `explode` first.
 
 
-class Flatten(Step):
+class Flatten(Step, FrameTransform):
     """Makes columns of the fields of some structs, or of all; `depth` says how many levels, all where it is None."""
 
     def __init__(self, columns: Sequence[str] | None = None, separator: str = "_", depth: int | None = None) -> None:

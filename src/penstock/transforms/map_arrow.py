@@ -15,6 +15,7 @@ import pyarrow as pa
 from penstock.config.arrow_types import arrow_to_ddl, parse_type
 from penstock.config.ddl import ColumnsError
 from penstock.config.expressions import place_for_coordinates
+from penstock.contracts import FrameTransform
 from penstock.errors import DefinitionError, PenstockError, TerminalError
 from penstock.model import COORDINATES, COORDINATES_FIELD, Refusal, Split
 from penstock.transforms.columns import quote, records_of
@@ -41,7 +42,7 @@ class Sql(SparkStep):
         return f"{self.query[:place]}, {quote(COORDINATES)} {self.query[place:]}"
 
 
-class PythonFrame(SparkStep):
+class PythonFrame(SparkStep, FrameTransform):
     """Calls a function of the pipeline's folder with the frame, once, on the driver.
 
     As in `sql`, rows whose coordinates the function does not keep go on without them.

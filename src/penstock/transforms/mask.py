@@ -14,6 +14,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.contracts import FrameTransform
 from penstock.model import Split
 from penstock.transforms.columns import check_distinct, check_reserved, find_column, quote, select_list
 from penstock.transforms.expressions import NoArrowForm
@@ -36,7 +37,7 @@ class MaskRule:
         return f"keep the last {self.keep}" if self.kind == "keep_last" else self.kind
 
 
-class Mask(Step):
+class Mask(Step, FrameTransform):
     """Replaces the values of columns, which keep their place and name and become STRING."""
 
     def __init__(self, rules: Mapping[str, MaskRule]) -> None:

@@ -23,9 +23,11 @@ import pyarrow as pa
 
 from penstock.config import show_duration
 from penstock.config.arrow_types import arrow_to_ddl
+from penstock.contracts import StatefulTransform
 from penstock.errors import DefinitionError, PenstockError, TerminalError, wire_key
 from penstock.model import COORDINATES, COORDINATES_FIELD
 from penstock.transforms.columns import check_reserved, find_column, quote
+from penstock.transforms.dedupe import NEWEST_BY
 from penstock.transforms.streaming import Streaming
 from penstock.transforms.user import load, user_errors
 
@@ -35,7 +37,6 @@ from penstock.transforms.user import load, user_errors
 RowForm = Literal["pandas", "python"]
 Coordinates = Mapping[str, Any]
 _PARTS = ("topic", "partition", "offset", "timestamp")
-_NEWEST = ("offset", "timestamp", "topic", "partition")
 _STORED = "`topic` STRING, `partition` INT, `offset` BIGINT, `micros` BIGINT"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PLAIN = {pa.int64(): int, pa.float64(): float, pa.string(): str, pa.bool_(): bool}
@@ -116,7 +117,7 @@ class ProcessorAdapter:
         at = None
         if self.tracked:
             taken.sort(key=lambda row: (row[-1]["topic"], row[-1]["partition"], row[-1]["offset"]))
-            at = max((row[-1] for row in taken), key=lambda place: [place[name] for name in _NEWEST])
+            at = max((row[-1] for row in taken), key=lambda place: [place[name] for name in NEWEST_BY])
         given = self._given(taken)
         with self._errors_for_spark():
             yield from self._emitted(self._user.handleInputRows(tuple(key), given, timerValues), at)
@@ -236,7 +237,7 @@ _METHODS = ("init", "handleInputRows", "close")
 
 
 @dataclass(frozen=True, repr=False)
-class Stateful(Streaming):
+class Stateful(Streaming, StatefulTransform):
     """Runs the class with the rows of each key, batch after batch. `schema` is what leaves it."""
 
     folder: str

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from penstock.config import show_duration
 from penstock.config.step_columns import joined, windowed
+from penstock.contracts import FrameTransform, StatefulTransform
 from penstock.model import COORDINATES, COORDINATES_FIELD, TIMESTAMP
 from penstock.transforms.columns import find_column, quote
 from penstock.transforms.expressions.expression import aggregate_type
@@ -27,7 +28,7 @@ _DELAY = "spark.watermarkDelayMs"
 """Spark's own key, in the metadata of a column of event time."""
 
 
-class Streaming(SparkStep):
+class Streaming(SparkStep, FrameTransform):
     """A step with state: one over Spark's streaming frame."""
 
     reason = "it keeps state from batch to batch, which is Spark's"
@@ -62,7 +63,7 @@ class Watermark(Streaming):
 
 
 @dataclass(frozen=True)
-class Window(Streaming):
+class Window(Streaming, StatefulTransform):
     """Aggregates over windows of event time, for each value of `by`."""
 
     time: str
@@ -167,7 +168,7 @@ class Window(Streaming):
 
 
 @dataclass(frozen=True)
-class DedupeWithin(Streaming):
+class DedupeWithin(Streaming, StatefulTransform):
     """Leaves out a row whose keys were seen: the first one is kept."""
 
     keys: tuple[str, ...]
@@ -234,7 +235,7 @@ class JoinSide:
 
 
 @dataclass(frozen=True)
-class Join(Streaming):
+class Join(Streaming, StatefulTransform):
     """The rows of two sources with equal keys, close to each other in event time."""
 
     left: JoinSide

@@ -129,7 +129,7 @@ def damaged(draw: st.DrawFn) -> str:
 messages = st.one_of(fitting, fitting, loose, damaged(), heaps, heaps.map(lambda heap: "{" + heap + "}")).filter(
     lambda text: text.isascii() or text.encode("utf-8", "ignore").decode() == text
 )
-relaxed = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+relaxed = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def reference_rows(texts: list[str], reference: JsonReference) -> list[list[object] | str]:
@@ -184,7 +184,7 @@ def test_decoder_over_mixed_messages_gives_what_the_reference_gives(raw_batch, t
     assert list(zip(split.bad["offset"].to_pylist(), split.bad["code"].to_pylist(), strict=True)) == bad
 
 
-@settings(relaxed, max_examples=300)
+@settings(relaxed, max_examples=200)
 @given(messages)
 def test_parser_of_deep_messages_gives_what_pythons_parser_gives(text):
     def outcome() -> object:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.assembly.inlet import Inlet
-from penstock.contracts import Reader
+from penstock.contracts import BaseSink, Reader
 from penstock.engine.work import SlotWork
 from penstock.model import (
     COORDINATES,
@@ -53,6 +53,9 @@ class Numbers:
         values = pa.array([int(value) for value in raw.column("value").to_pylist()], pa.int64())
         return Split.all_good(pa.RecordBatch.from_arrays([values, coordinates_of(raw)], schema=SCHEMA))
 
+    def notices(self) -> list[str]:
+        return []
+
 
 class Step:
     """A transform that refuses."""
@@ -74,7 +77,7 @@ class Step:
         return Split(good, refused=refused)
 
 
-class Collected:
+class Collected(BaseSink):
     """A sink, and its own stage, that keeps what it is given."""
 
     guarantee = Guarantee.EXACTLY_ONCE

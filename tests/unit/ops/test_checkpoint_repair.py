@@ -18,7 +18,7 @@ from penstock.checkpoint.logs import TOPICS_NOTE
 from penstock.config import PipelineConfig, load
 from penstock.errors import MissingError
 from penstock.model import BatchToken, OffsetRange
-from penstock.ops.checkpoint.repair import apply_repair, plan_repair, verify
+from penstock.ops.checkpoint.repair import apply_repair, plan_repair, verify_checkpoint
 from penstock.ops.snapshot import Brokers, take_snapshot
 from penstock.sinks.delta import DeltaSink
 
@@ -55,7 +55,7 @@ def root(config: PipelineConfig) -> Path:
 def test_repair_rebuilds_the_tail_after_a_copy_that_is_named(config: PipelineConfig) -> None:
     lose(root(config), "offsets/2", "metadata")
     (root(config) / "commits/.9.tmp").write_text("x")
-    done = apply_repair(plan_repair(config))
+    done = apply_repair(plan_repair(take_snapshot(config, brokers=None)))
     assert done.backup is not None
     kept = Path(done.backup)
     assert kept.parent == Path(f"{config.checkpoint}-backups")
@@ -67,7 +67,7 @@ def test_repair_rebuilds_the_tail_after_a_copy_that_is_named(config: PipelineCon
     assert not (root(config) / ".penstock.restoring").exists()
     assert done.left == ()
     assert file_findings(checkpoint) == []
-    assert plan_repair(config).changes == ()
+    assert plan_repair(take_snapshot(config, brokers=None)).changes == ()
 
 
 def test_repair_of_an_open_batch_that_the_table_holds_with_other_offsets_takes_those_of_the_table(
@@ -78,7 +78,7 @@ def test_repair_of_an_open_batch_that_the_table_holds_with_other_offsets_takes_t
     checkpoint = SparkCheckpoint(config.checkpoint)
     checkpoint.note_sinks({"out": "lake/orders"})
     noted = checkpoint.sinks_noted()
-    plan = plan_repair(config)
+    plan = plan_repair(take_snapshot(config, brokers=None))
     assert [one.code for one in plan.findings if one.blocks] == ["SINK_TOKEN_MISMATCH"]
     assert apply_repair(plan).left == ()
     assert (checkpoint.ends(2), checkpoint.last_committed()) == (token(2).ends, 1)
@@ -88,7 +88,7 @@ def test_repair_of_an_open_batch_that_the_table_holds_with_other_offsets_takes_t
 def test_repair_planned_only_changes_nothing(config: PipelineConfig) -> None:
     put(root(config) / "commits/2", "")
     before = sorted(root(config).rglob("*"))
-    plan = plan_repair(config)
+    plan = plan_repair(take_snapshot(config, brokers=None))
     assert [(one.act, one.name) for one in plan.changes] == [("remove", "commits/2")]
     assert sorted(root(config).rglob("*")) == before
     assert not Path(f"{config.checkpoint}-backups").exists()
@@ -96,7 +96,7 @@ def test_repair_planned_only_changes_nothing(config: PipelineConfig) -> None:
 
 def test_repair_under_a_live_run_is_refused(config: PipelineConfig) -> None:
     put(root(config) / "commits/2", "")
-    plan = plan_repair(config)
+    plan = plan_repair(take_snapshot(config, brokers=None))
     with checkpoint_lock(config.checkpoint), pytest.raises(MissingError) as raised:
         apply_repair(plan)
     assert raised.value.code == "CHECKPOINT_IN_USE"
@@ -105,7 +105,7 @@ def test_repair_under_a_live_run_is_refused(config: PipelineConfig) -> None:
 
 def test_repair_of_a_checkpoint_that_moved_since_is_refused(config: PipelineConfig) -> None:
     put(root(config) / "commits/2", "")
-    plan = plan_repair(config)
+    plan = plan_repair(take_snapshot(config, brokers=None))
     lose(root(config), "offsets/2")
     with pytest.raises(MissingError) as raised:
         apply_repair(plan)
@@ -121,11 +121,11 @@ def test_repair_broken_off_is_begun_again(config: PipelineConfig, monkeypatch: p
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(SparkCheckpoint, "remove", killed)
-        apply_repair(plan_repair(config))
+        apply_repair(plan_repair(take_snapshot(config, brokers=None)))
     found = file_findings(SparkCheckpoint(config.checkpoint))
     assert [one.code for one in found if one.blocks] == ["RESTORE_UNFINISHED"]
     assert "penstock checkpoint repair FILE" in found[0].way_out
-    assert apply_repair(plan_repair(config)).left == ()
+    assert apply_repair(plan_repair(take_snapshot(config, brokers=None))).left == ()
     assert file_findings(SparkCheckpoint(config.checkpoint)) == []
 
 
@@ -138,9 +138,9 @@ def test_look_at_a_table_of_another_checkpoint_tells_the_ways_out(config: Pipeli
 
 def test_look_at_a_table_under_a_former_name_tells_the_way_out(config: PipelineConfig) -> None:
     renamed = config.model_copy(update={"sinks": (config.sinks[0].model_copy(update={"name": "orders"}),)})
-    assert [one.code for one in plan_repair(renamed).findings] == []
+    assert [one.code for one in plan_repair(take_snapshot(renamed, brokers=None)).findings] == []
     lose(root(config), "commits/2")
-    (one,) = plan_repair(renamed).findings
+    (one,) = plan_repair(take_snapshot(renamed, brokers=None)).findings
     assert (one.code, one.blocks) == ("SINK_RENAMED", True)
     assert one.way_out.startswith("put the name out back, and let a run finish what is open: penstock run FILE")
     fresh = renamed.model_copy(update={"checkpoint": f"{config.checkpoint}-fresh"})
@@ -150,7 +150,7 @@ def test_look_at_a_table_under_a_former_name_tells_the_way_out(config: PipelineC
 def test_repair_of_what_no_sink_proves_leaves_it(config: PipelineConfig, tmp_path: Path) -> None:
     (tmp_path / "lake").rename(tmp_path / "elsewhere")
     lose(root(config), "offsets/1")
-    plan = plan_repair(config)
+    plan = plan_repair(take_snapshot(config, brokers=None))
     assert (plan.changes, [one.code for one in plan.refused]) == ((), ["CHECKPOINT_GAP"])
     assert plan.as_json()["refused"] == [{"code": "CHECKPOINT_GAP", "why": "no sink says where batch 1 ended"}]
 
@@ -161,7 +161,7 @@ def test_verify_names_a_restore_only_where_there_is_a_backup(config: PipelineCon
 
     def ways() -> str:
         seen = replace(take_snapshot(config, brokers=None), brokers=Brokers({}))
-        return "\n".join(one.way_out for one in verify(seen).findings)
+        return "\n".join(one.way_out for one in verify_checkpoint(seen).findings)
 
     save_aside(SparkCheckpoint(config.checkpoint), place, "orders")
     assert "checkpoint restore" not in ways()

@@ -8,7 +8,7 @@ import pytest
 from tests.spark_checkpoint import write_checkpoint, write_state
 from tests.unit.ops.snapshots import P0, P1, TWO_BATCHES, pipeline, seen, standing
 
-from penstock.ops.checkpoint.show import view_checkpoint
+from penstock.ops.checkpoint.show import show_checkpoint
 from penstock.preflight.standings import Standing
 
 
@@ -25,13 +25,13 @@ from penstock.preflight.standings import Standing
 def test_shown_sink_agrees_where_it_can_be_told(tmp_path: Path, standing: Standing, agrees: bool | None) -> None:
     config = pipeline(tmp_path, "earliest")
     write_checkpoint(Path(config.checkpoint), TWO_BATCHES)
-    (shown,) = view_checkpoint(seen(config, [standing])).sinks
+    (shown,) = show_checkpoint(seen(config, [standing])).sinks
     assert shown.agrees is agrees
 
 
 def test_shown_formats_are_those_of_the_files_and_of_the_state(tmp_path: Path) -> None:
     config = pipeline(tmp_path, "earliest")
     root = write_checkpoint(Path(config.checkpoint), TWO_BATCHES)
-    assert view_checkpoint(seen(config)).formats == {"offsets": "v1", "commits": "v1", "sources": "v1"}
+    assert show_checkpoint(seen(config)).formats == {"offsets": "v1", "commits": "v1", "sources": "v1"}
     write_state(root, 2)
-    assert view_checkpoint(seen(config)).formats["state"] == "RocksDB 5"
+    assert show_checkpoint(seen(config)).formats["state"] == "RocksDB 5"

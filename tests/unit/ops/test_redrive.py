@@ -14,6 +14,7 @@ from tests.committing import commit
 from tests.unit.ops.quarantines import MOMENT, TWO_SINKS, bad, pipeline
 
 from penstock import config as cfg
+from penstock.contracts import BaseSink
 from penstock.errors import MissingError
 from penstock.model import COORDINATES, COORDINATES_FIELD, BatchToken, OffsetRange, Rule, SlotAttempt
 from penstock.ops.quarantine.listing import list_records, plan_drop
@@ -193,14 +194,17 @@ def test_trial_counts_what_a_redrive_would_bring_and_what_would_fail_again(tmp_p
 def test_held_records_are_asked_for_in_few_ranges(tmp_path: Path) -> None:
     asked: list[OffsetRange] = []
 
-    class Target:
+    class Silent(BaseSink):
+        pass
+
+    class Target(BaseSink):
         def records_held(self, ranges: list[OffsetRange]) -> set[tuple[str, int, int]]:
             asked.extend(ranges)
             return {("a", 0, 3), ("a", 0, 4)}
 
     assert held_records(Target(), {("a", 0, 1), ("a", 0, 4), ("a", 0, 500), ("b", 0, 5)}) == {("a", 0, 4)}  # type: ignore[arg-type]
     assert asked == [OffsetRange("a", 0, 1, 5), OffsetRange("a", 0, 500, 501), OffsetRange("b", 0, 5, 6)]
-    assert held_records(object(), {("a", 0, 1)}) is None  # type: ignore[arg-type]
+    assert held_records(Silent(), {("a", 0, 1)}) is None  # type: ignore[arg-type]
 
 
 def test_plan_of_a_pipeline_that_remembers_is_refused(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from penstock.model import (
     SlotAttempt,
 )
 from penstock.sinks.delta import DeltaMergeSink, DeltaSink
-from penstock.sinks.delta.beside_stage import StagedBeside
+from penstock.sinks.delta.beside_stage import StagedDeltaRows
 from penstock.sinks.spark_sql import merge_statement
 
 ROWS = pa.schema(
@@ -107,7 +107,7 @@ def test_stage_keeps_coordinates_and_deletes_whatever_the_table_keeps(tmp_path: 
     assert [field.name for field in DeltaTable(tmp_path).schema().fields] == ["id", "day", "note"]
     manifest = staged(sink, rows())
     [item] = manifest.items
-    assert isinstance(item, StagedBeside)
+    assert isinstance(item, StagedDeltaRows)
     [path] = item.paths
     file = tmp_path / "_penstock" / "staged" / path
     assert pq.read_schema(file).names == ["id", "day", "note", COORDINATES, DELETES]

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import TerminalError
 from penstock.model import Manifest, SlotAttempt
-from penstock.sinks.delta.stage import DeltaStage, StagedFile
+from penstock.sinks.delta.stage import DeltaStage, StagedDeltaFile
 from penstock.sinks.files import writer as staging
 from penstock.sinks.files.folder import TableFolder
 
@@ -23,8 +23,8 @@ def rows(ids: range, parts: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([{"id": n, "part": f"p{n % parts}"} for n in ids], schema=SCHEMA)
 
 
-def files(manifest: Manifest) -> list[StagedFile]:
-    return [item for item in manifest.items if isinstance(item, StagedFile)]
+def files(manifest: Manifest) -> list[StagedDeltaFile]:
+    return [item for item in manifest.items if isinstance(item, StagedDeltaFile)]
 
 
 def read(path: Path, manifest: Manifest) -> list[int]:

@@ -137,7 +137,7 @@ def wanted(value: Any, kind: pa.DataType) -> Any:
     return f"{value:f}" if isinstance(value, Decimal) else value.isoformat() if isinstance(value, date) else value
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(ROWS, max_size=6), st.integers(0, 3))
 def test_random_rows_are_read_back_equal_by_google(values: list[dict[str, Any]], start: int) -> None:
     rows = pa.RecordBatch.from_pylist(values, schema=COLUMNS).slice(min(start, len(values)))

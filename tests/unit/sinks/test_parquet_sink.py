@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 from tests.committing import commit, holds, last_commit
 
-from penstock.contracts import RecordSink, SharedSink
 from penstock.errors import MissingError, TerminalError, TransientError
 from penstock.model import (
     COORDINATES,
@@ -412,7 +411,6 @@ def test_target_of_version_0_7_is_continued_where_it_ends(root: Path) -> None:
 
 def test_records_held_are_those_of_the_ranges_whoever_wrote_them(root: Path) -> None:
     sink = made(root, partition_by=["day"])
-    assert isinstance(sink, RecordSink)
     assert sink.records_held([OffsetRange("orders", 0, 0, 100)]) == set()
     land(sink, token(0))
     land(sink, token(2, start=10))
@@ -433,7 +431,6 @@ def test_records_held_without_coordinates_are_not_known(root: Path) -> None:
 
 def test_other_writers_are_named_by_pipeline_and_sink(root: Path) -> None:
     sink = made(root)
-    assert isinstance(sink, SharedSink)
     land(sink, token(0))
     assert sink.other_writers() == []
     other = ParquetSink("orders", "copy", str(root))

@@ -15,7 +15,7 @@ from deltalake.transaction import AddAction
 from penstock.model import COORDINATES, COORDINATES_FIELD, MergeRules, OffsetRange
 from penstock.sinks.delta.merge import _quoted
 from penstock.sinks.delta.replace import replace_statement
-from penstock.sinks.delta.stage import StagedFile
+from penstock.sinks.delta.stage import StagedDeltaFile
 from penstock.sinks.delta.tail import put_entry, replacement_entry
 from penstock.sinks.files import TableFolder
 from penstock.sinks.merging import counts_sql
@@ -103,8 +103,8 @@ def test_rows_that_are_equally_new_are_told_apart_by_position() -> None:
     assert not counts(None, 5, False)
 
 
-def staged(path: str) -> StagedFile:
-    return StagedFile(path, 7, 1, (), json.dumps({"numRecords": 1}))
+def staged(path: str) -> StagedDeltaFile:
+    return StagedDeltaFile(path, 7, 1, (), json.dumps({"numRecords": 1}))
 
 
 def test_log_entry_writes_paths_as_delta_rs_does(tmp_path: Path) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from tests.committing import commit
+from tests.stored_formats import GOLDEN
 from tests.tables import read_table
 
 from penstock.errors import TransientError
-from penstock.model import COORDINATES_FIELD, BatchToken, Manifest, OffsetRange, SlotAttempt
-from penstock.sinks import DeltaSink
+from penstock.model import COORDINATES_FIELD, BatchToken, Manifest, MergeRules, OffsetRange, SlotAttempt
+from penstock.sinks.commit import move
+from penstock.sinks.delta import DeltaMergeSink, DeltaSink
 from penstock.supervision.bounded import cut
 from penstock.supervision.gathered import GatheredSink
 
@@ -32,8 +35,8 @@ def token(number: int) -> BatchToken:
     return BatchToken("orders.replay-x", "query", number, BATCHES[number])
 
 
-def stage(sink: GatheredSink, number: int) -> list[Manifest]:
-    made = sink.stage(token(number), SlotAttempt(0, "0"), SCHEMA)
+def stage(sink: GatheredSink, number: int, attempt: str = "0") -> list[Manifest]:
+    made = sink.stage(token(number), SlotAttempt(0, attempt), SCHEMA)
     made.write(pa.RecordBatch.from_pylist([{"order_id": number}], schema=SCHEMA))
     return [made.finish()]
 
@@ -96,3 +99,54 @@ def test_gathered_batch_whose_files_went_with_a_restored_folder_is_staged_again(
         commit(again, token(number), stage(again, number))
     again.publish()
     assert sorted(read_table(tmp_path / "out", ["order_id"]).column(0).to_pylist()) == [0, 1, 2]
+
+
+def test_gathered_batch_whose_note_cannot_be_read_is_staged_again_and_published_once(tmp_path: Path) -> None:
+    sink = gathered(tmp_path)
+    for number in range(3):
+        commit(sink, token(number), stage(sink, number))
+    staged = set((tmp_path / "out").glob("*.parquet"))
+    (tmp_path / "gathered" / "1.json").write_bytes((GOLDEN / "staged_manifests_0.7.0" / "0.manifests").read_bytes())
+    with pytest.raises(TransientError, match="SINK_STAGED_GONE"):
+        sink.publish()
+    again = gathered(tmp_path)
+    position = again.position()
+    assert position is not None and position.last == token(0)
+    for number in (1, 2):
+        commit(again, token(number), stage(again, number, "1"))
+    again.publish()
+    assert sorted(read_table(tmp_path / "out", ["order_id"]).column(0).to_pylist()) == [0, 1, 2]
+    named = {tmp_path / "out" / path for path in DeltaTable(tmp_path / "out").get_add_actions()["path"].to_pylist()}
+    assert set((tmp_path / "out").glob("*.parquet")) == named
+    assert len(named - staged) == 1, "batch 1 was staged again, and what it had staged before is removed"
+
+
+def test_gathered_batches_that_version_0_7_staged_are_staged_again_and_published_once(tmp_path: Path) -> None:
+    (tmp_path / "gathered").mkdir()
+    for number in range(3):
+        shutil.copy(GOLDEN / "staged_manifests_0.7.0" / "0.manifests", tmp_path / "gathered" / f"{number}.manifests")
+    sink = gathered(tmp_path)
+    left = stage(sink, 0)
+    assert sink.position() is None
+    for number in range(3):
+        commit(sink, token(number), stage(sink, number, "1"))
+    sink.publish()
+    assert sorted(read_table(tmp_path / "out", ["order_id"]).column(0).to_pylist()) == [0, 1, 2]
+    assert not (tmp_path / "out" / left[0].items[0].path).exists()  # type: ignore[attr-defined]
+
+
+def test_gathered_merge_whose_table_was_restored_is_staged_and_published_again(tmp_path: Path) -> None:
+    merging = DeltaMergeSink("orders.replay-x", "out", str(tmp_path / "out"), MergeRules(keys=("order_id",)))
+    merging.prepare(SCHEMA)
+    sink = GatheredSink(merging, WHOLE, BATCHES, tmp_path / "gathered")
+    before = DeltaTable(tmp_path / "out").version()
+    start = BatchToken("orders.replay-x", "query", -1, (OffsetRange("orders", 0, 10, 10),))
+    for run in range(2):
+        for number in range(3):
+            commit(sink, token(number), stage(sink, number, str(run)))
+        sink.publish()
+        assert sorted(read_table(tmp_path / "out", ["order_id"]).column(0).to_pylist()) == [0, 1, 2]
+        DeltaTable(tmp_path / "out").restore(before)
+        move(merging, start, "the table was restored")
+        sink = GatheredSink(merging, WHOLE, BATCHES, tmp_path / "gathered")
+        assert sink.position() is None, "the commit has removed the staged files"

@@ -120,6 +120,11 @@ class AvroDecoder(RecordDecoder):
         """Split raw records into rows and bad records."""
         return decode_batch(raw, self.schema, self.tombstones, self.max_bytes, self._groups)
 
+    @property
+    def knows_refusals(self) -> bool:
+        """It does."""
+        return True
+
     def refuses(self, schema: RegisteredSchema) -> Reason | None:
         """Why every record of a writer's schema would be refused, where that is so."""
         try:

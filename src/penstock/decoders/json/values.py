@@ -23,6 +23,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
+from penstock.config.arrow_types import SQL_NAMES
 from penstock.decoders.refusal import (
     DUPLICATE_FIELD,
     MISSING_FIELD,
@@ -43,20 +44,6 @@ _KINDS = {
     tuple: "an object",
     type(None): "null",
 }
-_NAMES = {
-    pa.bool_(): "BOOLEAN",
-    pa.int8(): "TINYINT",
-    pa.int16(): "SMALLINT",
-    pa.int32(): "INT",
-    pa.int64(): "BIGINT",
-    pa.float32(): "FLOAT",
-    pa.float64(): "DOUBLE",
-    pa.string(): "STRING",
-    pa.binary(): "BINARY",
-    pa.date32(): "DATE",
-    pa.timestamp("us", tz="UTC"): "TIMESTAMP",
-    pa.timestamp("us"): "TIMESTAMP_NTZ",
-}
 _MOST_DIGITS = 1000
 """A DECIMAL has at most 38 digits: a longer number is padded. Converting one costs 80 bytes of memory a digit."""
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -73,7 +60,7 @@ def type_name(kind: pa.DataType) -> str:
         return "ARRAY"
     if pt.is_map(kind):
         return "MAP"
-    return "STRUCT" if pt.is_struct(kind) else _NAMES[kind]
+    return "STRUCT" if pt.is_struct(kind) else SQL_NAMES[kind]
 
 
 def is_supported(kind: pa.DataType) -> bool:
@@ -84,7 +71,7 @@ def is_supported(kind: pa.DataType) -> bool:
         return bool(pt.is_string(kind.key_type)) and is_supported(kind.item_type)
     if pt.is_struct(kind):
         return all(is_supported(field.type) for field in kind)
-    return kind in _NAMES or bool(pt.is_decimal128(kind))
+    return kind in SQL_NAMES or bool(pt.is_decimal128(kind))
 
 
 def reader_of(kind: pa.DataType, quarantine_unknown: bool = False) -> Read:

@@ -64,13 +64,8 @@ class RepairPlan:
         }
 
 
-def plan_repair(config: PipelineConfig) -> RepairPlan:
-    """What could be repaired, by the files and the sinks."""
-    return plan_of(take_snapshot(config, brokers=None))
-
-
-def plan_of(snapshot: Snapshot) -> RepairPlan:
-    """The same, from a snapshot."""
+def plan_repair(snapshot: Snapshot) -> RepairPlan:
+    """What could be repaired, by the files and the sinks; the brokers need not be asked."""
     steps = RepairRules(snapshot.files, snapshot.state, snapshot.standings).steps()
     return RepairPlan(
         snapshot.config,
@@ -85,7 +80,7 @@ def apply_repair(plan: RepairPlan, progress: Progress = lambda done, total: None
     """Copy what is there, make the changes, and look again. NotRepaired while a run holds the checkpoint."""
     config, checkpoint = plan.config, checkpoint_of(plan.config)
     with checkpoint_lock(checkpoint.path, checkpoint.storage):
-        now = plan_repair(config)
+        now = plan_repair(take_snapshot(config, brokers=None))
         if now.changes != plan.changes:
             raise MissingError(
                 "CHECKPOINT_MOVED",
@@ -146,14 +141,9 @@ class Verification:
         return {**asdict(self), "blocks": self.blocks}
 
 
-def verify_checkpoint(config: PipelineConfig) -> Verification:
+def verify_checkpoint(snapshot: Snapshot) -> Verification:
     """Check files, state, sinks and brokers; what cannot be reached is a finding, and hides no other."""
-    return verify(take_snapshot(config))
-
-
-def verify(snapshot: Snapshot) -> Verification:
-    """The same, from a snapshot."""
-    config, repair = snapshot.config, plan_of(snapshot)
+    config, repair = snapshot.config, plan_repair(snapshot)
     backups = sum(1 for one in backups_there(config) if one.kind == "backup")
     findings = [_with_way(one, repair, backups) for one in repair.findings]
     findings += snapshot.foreign

@@ -130,13 +130,8 @@ class BatchView:
         return asdict(self)
 
 
-def show_checkpoint(config: PipelineConfig) -> CheckpointView:
+def show_checkpoint(snapshot: Snapshot) -> CheckpointView:
     """Show a checkpoint with its sinks and brokers."""
-    return view_checkpoint(take_snapshot(config))
-
-
-def view_checkpoint(snapshot: Snapshot) -> CheckpointView:
-    """The same, from a snapshot."""
     config, files = snapshot.config, snapshot.files
     findings = [*snapshot.file_findings, *snapshot.foreign]
     batch = snapshot.open_batch

@@ -16,7 +16,7 @@ from penstock.errors import DefinitionError, PenstockError
 from penstock.kafka import Cluster, Subscription
 from penstock.ops.quarantine.place import Selection, quarantine_of
 from penstock.ops.redrive.runs import runs_in, unfinished_records
-from penstock.quarantine.marks import Outcome, State
+from penstock.quarantine.marks import OPEN_STATES, Outcome, State
 from penstock.quarantine.records import IDENTITY, PLACE, REFUSED_BY, SCHEMA_ID, of_pipeline, query_table
 from penstock.storage import Storage
 
@@ -25,7 +25,6 @@ BY = ("code", "topic", "partition", "stage", REFUSED_BY, SCHEMA_ID, "state", "ru
 USUALLY_BY = ("code", "topic", SCHEMA_ID)
 _SPANS = (("hour", "1h", 3600), ("day", "1d", 86_400), ("week", "1w", 604_800), ("month", "1mo", 2_629_800))
 _MOST_SPANS = 31
-_OPEN = (State.WAITING.value, State.FAILED.value, State.PARKED.value)
 _LISTED = ("topic", "partition", "offset", "stage", "code", "message", "timestamp", "quarantined_at", REFUSED_BY)
 
 
@@ -186,7 +185,7 @@ def plan_drop(config: PipelineConfig, selection: Selection, *, undo: bool = Fals
     What a redrive that is not finished has in hand is left out.
     """
     place = quarantine_of(config)
-    states = (State.DROPPED.value,) if undo else _OPEN
+    states = (State.DROPPED.value,) if undo else OPEN_STATES
     found = place.selected(replace(selection, limit=None)).filter(pl.col("state").is_in(states))
     found = found.join(unfinished_records(place.folder), on=PLACE, how="anti", maintain_order="left")
     found = found if selection.limit is None else found.head(selection.limit)

@@ -35,7 +35,6 @@ from penstock.ops.quarantine.place import (
 )
 from penstock.ops.redrive.runs import StoredPass, StoredRun, runs_in, unfinished_records, write_run
 from penstock.ops.redrive.targets import (
-    PositionedSink,
     appending,
     excluded_from,
     find_ways,
@@ -289,7 +288,7 @@ def _bounded(place: QuarantinePlace, run: StoredRun, one: StoredPass) -> Any:
 
     def late(sink: Sink) -> Sink:
         """An old record must not undo what a newer one has written since."""
-        return sink.by_position() if sink.name in merging and isinstance(sink, PositionedSink) else sink
+        return (sink.by_position() if sink.name in merging else None) or sink
 
     pipeline = build(config).with_sinks(late)
     asked = set[str]() if run.accept_duplicates else appending(config)

@@ -11,14 +11,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Protocol, runtime_checkable
 
 import polars as pl
 
 from penstock import config as cfg
 from penstock.assembly.reaching import settings_of
 from penstock.assembly.targets import targets_of
-from penstock.contracts import RecordSink, SharedSink, Sink, SlotSink
+from penstock.contracts import Sink, SlotSink
 from penstock.engine.refused import Excluded
 from penstock.errors import MissingError, TerminalError
 from penstock.model import BatchToken, Guarantee, OffsetRange, Position, TopicPartition, redrives_of
@@ -30,15 +29,6 @@ from penstock.readers.stored import StoredReader
 _LONGEST_GAP = 64
 """Records that are this close are asked for in one range."""
 _RANGES_AT_ONCE = 200
-
-
-@runtime_checkable
-class PositionedSink(Protocol):
-    """A sink that merges, and can leave the rows that came from a later position."""
-
-    def by_position(self) -> Sink:
-        """The same sink, doing so."""
-        ...
 
 
 def appending(config: cfg.PipelineConfig) -> set[str]:
@@ -60,7 +50,7 @@ def former_sinks(config: cfg.PipelineConfig, names: Collection[str]) -> dict[str
     writer = narrowed(config, None, name=redrives_of(config.name))
     found: dict[str, list[Sink]] = {}
     for name, sink in sinks_named(config, writer.name).items():
-        if name in names and isinstance(sink, SlotSink) and isinstance(sink, SharedSink):
+        if name in names and isinstance(sink, SlotSink):
             former = names_in_target(sink, writer.name) - {one.name for one in config.sinks}
             found[name] = [under_name(one, name, writer, settings_of(config.source)) for one in sorted(former)]
     return found
@@ -73,8 +63,6 @@ def held_records(sink: Sink, places: Collection[Place], former: Iterable[Sink] =
 
 
 def _held_by(sink: Sink, places: Collection[Place]) -> set[Place] | None:
-    if not isinstance(sink, RecordSink):
-        return None
     found: set[Place] = set()
     ranges = _ranges_around(places)
     for start in range(0, len(ranges), _RANGES_AT_ONCE):

@@ -22,11 +22,9 @@ from penstock.ops.redrive.targets import goals_of, narrowed
 from penstock.ops.replay.folder import StoredReplay
 from penstock.ops.replay.targets import Way, retargeted
 from penstock.quarantine import QUARANTINE_SCHEMA, Quarantine, stage_table
-from penstock.quarantine.marks import Outcome, State, as_commits
+from penstock.quarantine.marks import OPEN_STATES, Outcome, State, as_commits
 from penstock.quarantine.records import IDENTITY, PLACE, REFUSED_BY, HeldInTable, read_records
 from penstock.sinks.commit import land_on_current
-
-_OPEN = (State.WAITING.value, State.FAILED.value, State.PARKED.value)
 
 
 def rejects_table(config: PipelineConfig, stored: StoredReplay) -> str:
@@ -161,7 +159,9 @@ def mark_replayed(config: PipelineConfig, stored: StoredReplay, commits: Mapping
         bad = own_rejects(config, stored).select(PLACE).unique()
         goals = {by: set(goals_of(config, by)) for by in records["wanted_by"].unique()}
         reached = [by for by, wanted in goals.items() if wanted and wanted <= sinks]
-        brought = records.filter(pl.col("state").is_in(_OPEN), pl.col("wanted_by").is_in(reached, nulls_equal=True))
+        brought = records.filter(
+            pl.col("state").is_in(OPEN_STATES), pl.col("wanted_by").is_in(reached, nulls_equal=True)
+        )
         brought = brought.join(bad, on=PLACE, how="anti", maintain_order="left")
         gone = records.filter(pl.col("state") == State.REDRIVEN.value).join(bad, on=PLACE, how="semi")
         marks = pl.concat([_brought_in(brought, commits), _taken_back(config, stored, gone)], how="diagonal")

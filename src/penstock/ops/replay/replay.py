@@ -19,7 +19,7 @@ from penstock.assembly.reaching import storage_of
 from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint.lock import held_by
 from penstock.config import PipelineConfig
-from penstock.contracts import RecordSink, SharedSink, Sink
+from penstock.contracts import Sink
 from penstock.engine.listener import Listener, Notice
 from penstock.engine.patience import StopRequest
 from penstock.errors import MissingError, TerminalError
@@ -47,7 +47,6 @@ from penstock.ops.replay.rejects import (
     release_redrives,
 )
 from penstock.ops.replay.targets import (
-    ReplacingSink,
     TargetChoice,
     Way,
     choose_targets,
@@ -58,10 +57,9 @@ from penstock.ops.replay.targets import (
 from penstock.preflight.checks import check_brokers
 from penstock.preflight.options import RunSummary
 from penstock.quarantine.marks import commit_numbers
-from penstock.supervision.bounded import BoundedRun, batches_done, cut, run_bounded
+from penstock.supervision.bounded import BATCH_OFFSETS, BoundedRun, batches_done, cut, run_bounded
 from penstock.wording import some
 
-BATCH_OFFSETS = 500_000
 _ASKED_AT_ONCE = 1_000_000
 """How many offsets a target is asked about in one question."""
 
@@ -381,8 +379,6 @@ def _refuse_doubling(config: PipelineConfig, stored: StoredReplay, pipeline: Pip
 
 def _holds_some(sink: Sink, ranges: Sequence[OffsetRange]) -> bool | None:
     """Whether a target has a row of some record in these ranges; None if it cannot say."""
-    if not isinstance(sink, RecordSink):
-        return None
     for part in cut(ranges, _ASKED_AT_ONCE):
         try:
             held = sink.records_held(part)
@@ -397,7 +393,7 @@ def _holds_some(sink: Sink, ranges: Sequence[OffsetRange]) -> bool | None:
 
 def _earlier(config: PipelineConfig, stored: StoredReplay, sink: Sink, number: int) -> Iterator[Position]:
     """Where other replays of the pipeline stand in the target of a sink."""
-    for writer in sink.other_writers() if isinstance(sink, SharedSink) else ():
+    for writer in sink.other_writers():
         name, _, its_sink = writer.rpartition("/")
         replay = name.removeprefix(replay_of(config.name, ""))
         if its_sink == sink.name and replay != name:
@@ -453,9 +449,7 @@ def _settle(config: PipelineConfig, stored: StoredReplay) -> None:
 
 
 def _planned(choice: TargetChoice, sink: Sink) -> PlannedTarget:
-    replaces = None
-    if choice.way is Way.REPLACED and isinstance(sink, ReplacingSink):
-        replaces = sink.would_replace()
+    replaces = sink.would_replace() if choice.way is Way.REPLACED else None
     return PlannedTarget(choice.sink, sink.target, choice.way, replaces)
 
 

@@ -9,16 +9,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Protocol, Self, runtime_checkable
+from typing import Annotated
 
 from pydantic import BeforeValidator, PlainSerializer
 
 from penstock import config as cfg
 from penstock.assembly.build import Flow, Pipeline
-from penstock.contracts import SharedSink, Sink
+from penstock.contracts import Sink
 from penstock.errors import MissingError
 from penstock.model import COORDINATES, OffsetRange, live_name
-from penstock.ops.redrive.targets import PositionedSink
 
 
 class Way(Enum):
@@ -46,19 +45,6 @@ class TargetChoice:
     sink: str
     way: WayByName
     into: str | None = None
-
-
-@runtime_checkable
-class ReplacingSink(Protocol):
-    """A sink that appends, and can take the rows of offset ranges out of its target in the same commit."""
-
-    def replacing(self, ranges: Sequence[OffsetRange]) -> Self:
-        """The same sink, doing so."""
-        ...
-
-    def would_replace(self) -> int | None:
-        """How many rows that would be; None where only Spark could say. Nothing is written."""
-        ...
 
 
 def choose_targets(pipeline: Pipeline, names: Sequence[str], into: Sequence[str]) -> tuple[TargetChoice, ...]:
@@ -111,7 +97,7 @@ def refuse_shared(choices: Iterable[TargetChoice], sinks: Iterable[Sink], pipeli
     live = {sink.name: sink for sink in sinks}
     for choice in choices:
         sink = live[choice.sink]
-        if choice.way not in (Way.REPLACED, Way.MERGED) or not isinstance(sink, SharedSink):
+        if choice.way not in (Way.REPLACED, Way.MERGED):
             continue
         others = [one for one in sink.other_writers() if not _is_own(one, pipeline, choice.sink)]
         if others:
@@ -134,13 +120,12 @@ def prepared_for(pipeline: Pipeline, choices: Iterable[TargetChoice], ranges: Se
     ways = {choice.sink: choice.way for choice in choices}
 
     def change(sink: Sink) -> Sink:
-        made: Any = sink
-        if ways[sink.name] is Way.REPLACED and isinstance(sink, ReplacingSink):
+        made = None
+        if ways[sink.name] is Way.REPLACED:
             made = sink.replacing(ranges)
-        elif ways[sink.name] is Way.MERGED and isinstance(sink, PositionedSink):
+        elif ways[sink.name] is Way.MERGED:
             made = sink.by_position()
-        found: Sink = made
-        return found
+        return made or sink
 
     return pipeline.with_sinks(change)
 

@@ -18,6 +18,7 @@ import pyarrow.types as types
 
 from penstock.contracts import SqlEngine
 from penstock.model import DELETES, BatchToken, Position, Refusal, SlotAttempt
+from penstock.model.stored_manifests import stored_as
 from penstock.sinks.delta.failures import sink_failures
 from penstock.sinks.delta.schema import uri_of
 from penstock.sinks.delta.table import SinkTable
@@ -30,8 +31,9 @@ from penstock.sinks.spark_sql import require_engine
 from penstock.storage import Storage
 
 
+@stored_as("delta rows")
 @dataclass(frozen=True, slots=True)
-class StagedBeside:
+class StagedDeltaRows:
     """What one slot staged: the item of a manifest. Paths are inside the staging folder."""
 
     paths: tuple[str, ...]
@@ -75,7 +77,7 @@ class DeltaRowsStage(RowsStage):
         if not written:
             return ()
         touched = (column.bounds() for column in self._bounding)
-        return (StagedBeside(tuple(file.path for file in written), tuple(each for each in touched if each)),)
+        return (StagedDeltaRows(tuple(file.path for file in written), tuple(each for each in touched if each)),)
 
 
 def _refuse_unfit(
@@ -153,6 +155,10 @@ class StagedFolder:
         """The staged rows, with exactly these columns."""
         # Without threads: Arrow's, left alone at the end of a process, have ended it by an abort.
         return self._folder.dataset(paths, schema=schema).to_table(use_threads=False)
+
+    def has(self, path: str) -> bool:
+        """Whether a staged file exists."""
+        return self._folder.has(path)
 
     def clean(self, paths: Iterable[str]) -> None:
         """Remove files of a batch that is in the table. Files that stay do no harm."""

@@ -36,7 +36,7 @@ from penstock.sinks.delta.schema import table_name, unsupported
 from penstock.sinks.files import TableFolder
 from penstock.sinks.files.stage import STAGED
 from penstock.sinks.files.writer import SMALLEST_TARGET, TARGET_FILE_BYTES, worth_joining
-from penstock.sinks.maintenance import ChunkProcess, ChunkResult, TableMaintenance
+from penstock.sinks.maintenance import CLEANING, COMPACTING, ORPHAN_AGE, ChunkProcess, ChunkResult, TableMaintenance
 from penstock.sinks.spark_sql import quoted
 from penstock.storage import Storage
 
@@ -67,12 +67,8 @@ def interval_of(text: str | None, default: timedelta) -> timedelta:
     return timedelta(**{f"{found[2].lower()}s": int(found[1])}) if found else default
 
 
-COMPACTING, CLEANING = "compacting the table", "cleaning the table up"
 LOST_CHUNKS = 8
 """The number of consecutive chunks that may fail before a compaction ends."""
-
-ORPHAN_AGE = timedelta(days=3)
-"""The minimum age of files to remove that no version ever named: a batch or a replay in progress may be about to."""
 
 _DELTA = "spark.databricks.delta"
 _BY_SPARK = ("deletionVectors", "v2Checkpoint", "icebergCompatV1", "icebergCompatV2")

@@ -28,7 +28,7 @@ from penstock.model import (
     Position,
     SlotAttempt,
 )
-from penstock.sinks.delta.beside_stage import DeltaRowsStage, StagedBeside
+from penstock.sinks.delta.beside_stage import DeltaRowsStage, StagedDeltaRows
 from penstock.sinks.delta.failures import sink_failures
 from penstock.sinks.delta.schema import columns_of, table_name, unsupported
 from penstock.sinks.delta.sink import DeltaTableSink
@@ -147,7 +147,7 @@ def _bounds(
 
 
 class DeltaMergeSink(DeltaTableSink):
-    """Implements `contracts.Sink` and `contracts.SqlSink`: rows are merged by their keys."""
+    """Implements `contracts.Sink`: rows are merged by their keys."""
 
     needs_sql = True
 
@@ -193,7 +193,7 @@ class DeltaMergeSink(DeltaTableSink):
 
     def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
         """Merge the staged rows into the table, with the position, in one commit. An empty batch is a commit too."""
-        staged = items_of(manifests, StagedBeside)
+        staged = items_of(manifests, StagedDeltaRows)
         size = sum(manifest.size_bytes for manifest in manifests)
         with self._table.landing(position):
             self._merge(position, staged, size, onto)
@@ -220,7 +220,7 @@ class DeltaMergeSink(DeltaTableSink):
         self._refuse_append_only(self._table.settings)
         return fit
 
-    def _merge(self, position: Position, staged: Sequence[StagedBeside], size: int, onto: Position | None) -> None:
+    def _merge(self, position: Position, staged: Sequence[StagedDeltaRows], size: int, onto: Position | None) -> None:
         table = self._table.table_at(onto)
         by_spark = bool(unsupported(table)) or not self._has_coordinates or size > self._driver_bytes
         if not staged and self._table.allows_bare_entries():

@@ -16,7 +16,7 @@ from penstock.errors import MissingError
 from penstock.model import COORDINATES, COORDINATES_FIELD, OffsetRange, Position, SlotAttempt
 from penstock.sinks.delta.failures import others_first, sink_failures
 from penstock.sinks.delta.schema import table_columns, table_name, unsupported
-from penstock.sinks.delta.stage import StagedFile
+from penstock.sinks.delta.stage import StagedDeltaFile
 from penstock.sinks.delta.table import SinkTable
 from penstock.sinks.replacing import PLACE, RangeReplacement, ranges_sql, refuse_without_coordinates
 from penstock.sinks.spark_sql import quoted, require_engine
@@ -102,7 +102,7 @@ class DeltaReplacement(RangeReplacement[DeltaTable, dict[str, Any]]):
         self._table = table
         self._stage = begin
 
-    def land(self, position: Position, staged: Sequence[StagedFile], onto: Position | None) -> None:
+    def land(self, position: Position, staged: Sequence[StagedDeltaFile], onto: Position | None) -> None:
         """Add the staged files and remove the rows of the ranges, while the position is `onto`.
 
         Live appends that land meanwhile are never disturbed.

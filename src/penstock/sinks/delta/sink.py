@@ -15,9 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.contracts import SqlEngine, Stage
+from penstock.contracts import BaseSink, SqlEngine, Stage
 from penstock.model import BatchToken, Guarantee, Manifest, OffsetRange, Position, SlotAttempt
-from penstock.sinks.delta.beside_stage import DeltaRowsStage, StagedBeside, StagedFolder
+from penstock.sinks.delta.beside_stage import DeltaRowsStage, StagedDeltaRows, StagedFolder
 from penstock.sinks.delta.failures import sink_failures
 from penstock.sinks.delta.maintenance import DeltaMaintenance
 from penstock.sinks.delta.replace import (
@@ -28,7 +28,7 @@ from penstock.sinks.delta.replace import (
     replace_statement,
 )
 from penstock.sinks.delta.schema import columns_of, table_columns, table_name, unsupported
-from penstock.sinks.delta.stage import INDEXED_COLUMNS, DeltaStage, StagedFile
+from penstock.sinks.delta.stage import INDEXED_COLUMNS, DeltaStage, StagedDeltaFile
 from penstock.sinks.delta.table import SinkTable
 from penstock.sinks.evolution import Evolve, Fit, written_columns
 from penstock.sinks.files.joining import JOINER, JoinedFiles
@@ -38,7 +38,7 @@ from penstock.sinks.spark_sql import quoted
 from penstock.storage import Storage
 
 
-class DeltaTableSink:
+class DeltaTableSink(BaseSink):
     """What appends and merges share. Implements most of `contracts.Sink`."""
 
     guarantee = Guarantee.EXACTLY_ONCE
@@ -108,6 +108,13 @@ class DeltaTableSink:
             self.pipeline, self.name, self.path, self.target_file_bytes, self.cluster_by, self._storage
         )
 
+    def has_staged(self, manifests: Sequence[Manifest]) -> bool:
+        """Whether the staged files are still in the table's folder, or next to it."""
+        paths = (path for rows in items_of(manifests, StagedDeltaRows) for path in rows.paths)
+        return all(self._table.folder.has(file.path) for file in items_of(manifests, StagedDeltaFile)) and all(
+            map(self._beside.has, paths)
+        )
+
     def _fit(self, schema: pa.Schema) -> Fit | None:
         """How the rows go into the table; none where there is no table. Raises where they cannot."""
         return self._table.check(self._written(schema))
@@ -117,7 +124,7 @@ class DeltaTableSink:
 
 
 class DeltaSink(DeltaTableSink):
-    """Implements `contracts.Sink` and `contracts.SqlSink`: rows are appended, or replace those of some ranges."""
+    """Implements `contracts.Sink`: rows are appended, or replace those of some ranges."""
 
     replaces: tuple[OffsetRange, ...] = ()
     _replaced_by_spark = False
@@ -175,8 +182,8 @@ class DeltaSink(DeltaTableSink):
 
     def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
         """Put the staged rows into the table, with the position, in one commit. An empty batch is a commit too."""
-        files = items_of(manifests, StagedFile)
-        paths = [path for item in items_of(manifests, StagedBeside) for path in item.paths]
+        files = items_of(manifests, StagedDeltaFile)
+        paths = [path for item in items_of(manifests, StagedDeltaRows) for path in item.paths]
         by_spark = bool(self._table.spark_features) or self._replaced_by_spark
         with self._table.landing(position):
             if self.replaces and not by_spark:
@@ -192,10 +199,6 @@ class DeltaSink(DeltaTableSink):
         """An append of files and a compaction never meet; rows that are replaced may be in a file that it rewrites."""
         return bool(self.replaces)
 
-    def has_staged(self, manifests: Sequence[Manifest]) -> bool:
-        """Whether the staged files are still in the table's folder."""
-        return all(self._table.folder.has(file.path) for file in items_of(manifests, StagedFile))
-
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
         """Remove the files of other attempts, once the batch is committed.
 
@@ -205,7 +208,7 @@ class DeltaSink(DeltaTableSink):
         with sink_failures(self.name, f"removing leftovers of batch {token.batch_id}"):
             self._beside.discard(token)
             folder = self._table.folder
-            named = {file.path for file in items_of(manifests, StagedFile)}
+            named = {file.path for file in items_of(manifests, StagedDeltaFile)}
             leftovers = set(folder.data_files(self._table.prefix(token))) - named
             committed = self._table.committed_files(token) if leftovers else None
             if committed is not None:
@@ -222,7 +225,7 @@ class DeltaSink(DeltaTableSink):
             self._table, self.replaces, lambda writer, schema: self._data_files(token, writer, schema)
         )
 
-    def _append(self, position: Position, files: Sequence[StagedFile], onto: Position | None) -> None:
+    def _append(self, position: Position, files: Sequence[StagedDeltaFile], onto: Position | None) -> None:
         """Add the files to the log. Small ones are joined first, once the position is known to be `onto`."""
         self._table.require_position(onto)
         self._table.require_up_to_date(files)

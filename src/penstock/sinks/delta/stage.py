@@ -20,9 +20,11 @@ import pyarrow.parquet as pq
 import pyarrow.types as types
 
 from penstock.model import SlotAttempt
+from penstock.model.stored_manifests import stored_as
+from penstock.sinks.arrow_types import is_text
 from penstock.sinks.delta.failures import sink_failures
 from penstock.sinks.files import ParquetFiles, PartitionValues, TableFolder, folder_of, split_by_values
-from penstock.sinks.files.stage import DataFileStage, StagedDataFile
+from penstock.sinks.files.stage import DataFileStage, StagedFile
 from penstock.sinks.files.writer import TARGET_FILE_BYTES, Leaf, WrittenParquet, leaves_of
 
 INDEXED_COLUMNS = 32
@@ -65,7 +67,7 @@ def _raw(kind: pa.DataType, statistics: pq.Statistics) -> tuple[Any, Any]:
 
 
 def _lower(kind: pa.DataType, value: object) -> object:
-    if isinstance(value, bytes) and _is_text(kind):
+    if isinstance(value, bytes) and is_text(kind):
         return value.decode()[:_PREFIX]
     if isinstance(value, int) and types.is_timestamp(kind):
         return _timestamp(kind, value // 1000)
@@ -73,7 +75,7 @@ def _lower(kind: pa.DataType, value: object) -> object:
 
 
 def _upper(kind: pa.DataType, value: object) -> object:
-    if isinstance(value, bytes) and _is_text(kind):
+    if isinstance(value, bytes) and is_text(kind):
         return _above(value.decode())
     if isinstance(value, int) and types.is_timestamp(kind):
         return _timestamp(kind, -(-value // 1000))
@@ -115,10 +117,6 @@ def _date(days: int) -> str | None:
         return None
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(types.is_string(kind) or types.is_large_string(kind))
-
-
 def _put(tree: dict[str, object], names: Sequence[str], value: object) -> None:
     if value is None:
         return
@@ -136,8 +134,9 @@ def _to_json(value: object) -> str:
     return format(value, "f") if isinstance(value, Decimal) else json.dumps(value)
 
 
+@stored_as("delta file")
 @dataclass(frozen=True, slots=True)
-class StagedFile(StagedDataFile):
+class StagedDeltaFile(StagedFile):
     """A file to be named in the log: the item of a Delta manifest."""
 
     partition_values: PartitionValues
@@ -170,6 +169,6 @@ class DeltaStage(DataFileStage):
     def _folder_name(self, values: PartitionValues) -> str:
         return folder_of(self._partition_by, values)
 
-    def _item(self, file: WrittenParquet, values: PartitionValues) -> StagedFile:
+    def _item(self, file: WrittenParquet, values: PartitionValues) -> StagedDeltaFile:
         statistics = file_statistics(file.footer, self._indexed, file.with_nan)
-        return StagedFile(file.path, file.size_bytes, file.rows, values, statistics)
+        return StagedDeltaFile(file.path, file.size_bytes, file.rows, values, statistics)

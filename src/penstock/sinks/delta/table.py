@@ -46,7 +46,7 @@ from penstock.sinks.delta.schema import (
     table_name,
     unsupported,
 )
-from penstock.sinks.delta.stage import StagedFile
+from penstock.sinks.delta.stage import StagedDeltaFile
 from penstock.sinks.delta.tail import CHECKPOINT_INTERVAL, LogTail, append_entry, replacement_entry
 from penstock.sinks.evolution import Evolve, Fit, Fitting, check_partitions
 from penstock.sinks.files import TableFolder, staged_batch, staged_prefix
@@ -363,7 +363,7 @@ class SinkTable:
                     return
             raise sink_failure(self.sink, f"committing batch {position.last.batch_id}", error) from error
 
-    def require_up_to_date(self, files: Sequence[StagedFile]) -> None:
+    def require_up_to_date(self, files: Sequence[StagedDeltaFile]) -> None:
         """Refuse files that were staged for the table as it was before, however often they are tried."""
         before = self.written
         self.current()
@@ -372,7 +372,7 @@ class SinkTable:
         if not self._outdated.isdisjoint(file.path for file in files):
             raise table_changed(self.sink)
 
-    def append(self, position: Position, files: Sequence[StagedFile], onto: Position | None) -> None:
+    def append(self, position: Position, files: Sequence[StagedDeltaFile], onto: Position | None) -> None:
         """Add files with the position, in one commit. No files are a commit too.
 
         A blind append does not disturb a MERGE or OPTIMIZE that runs at the same time.
@@ -383,7 +383,7 @@ class SinkTable:
         tail.checkpoint_when_due(self._opened)
 
     def replace_files(
-        self, position: Position, condition: str, removed: Sequence[str], added: Sequence[StagedFile]
+        self, position: Position, condition: str, removed: Sequence[str], added: Sequence[StagedDeltaFile]
     ) -> bool:
         """Replace files of `table_at`, in one commit; false where another writer was first."""
         tail = self._require_tail()

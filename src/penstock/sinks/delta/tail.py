@@ -30,7 +30,7 @@ from penstock.model import Position
 from penstock.sinks.commit import position_moved
 from penstock.sinks.delta.failures import others_first
 from penstock.sinks.delta.history import RESTORE, CommittedPosition, app_id, entry_path, own_commit, transactions_of
-from penstock.sinks.delta.stage import StagedFile
+from penstock.sinks.delta.stage import StagedDeltaFile
 from penstock.sinks.files import TableFolder
 
 _AS_THEY_ARE = "/!$&'()+,-.:;=@_~"
@@ -42,7 +42,7 @@ def replacement_entry(
     transactions: Mapping[str, int],
     condition: str,
     removed: Sequence[str],
-    added: Sequence[StagedFile],
+    added: Sequence[StagedDeltaFile],
     partition_by: Sequence[str],
 ) -> str:
     """The lines of a commit that replaces files. `removed` are paths as the log has them."""
@@ -58,7 +58,7 @@ def replacement_entry(
 def append_entry(
     metadata: Mapping[str, object],
     transactions: Mapping[str, int],
-    added: Sequence[StagedFile] = (),
+    added: Sequence[StagedDeltaFile] = (),
     partition_by: Sequence[str] = (),
 ) -> str:
     """The lines of a commit that adds files, or none, and conflicts with no other writer."""
@@ -90,7 +90,7 @@ def _head(
         yield {"txn": {"appId": name, "version": version, "lastUpdated": now}}
 
 
-def _adds(added: Sequence[StagedFile], partition_by: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+def _adds(added: Sequence[StagedDeltaFile], partition_by: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     now = int(time.time() * 1000)
     for file in added:
         yield {

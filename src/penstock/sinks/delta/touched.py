@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as types
 
+from penstock.model.stored_manifests import stored_as
+from penstock.sinks.arrow_types import is_text
 from penstock.sinks.spark_sql import literal as text_literal
 
 Literal = Callable[[pa.DataType, Any], str | None]
@@ -26,6 +28,7 @@ _LONGEST_TEXT = 1_000
 _SUFFIXES = {8: "Y", 16: "S", 32: "", 64: "L"}
 
 
+@stored_as("delta bounds")
 @dataclass(frozen=True, slots=True)
 class Touched:
     """The values of one column in the staged rows, nulls left out; `values` are all of them while they are few."""
@@ -112,7 +115,7 @@ def spark_literal(kind: pa.DataType, value: Any) -> str | None:
     if types.is_timestamp(kind) and isinstance(value, datetime):
         moment = value.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
         return f"TIMESTAMP_LTZ '{moment}Z'" if kind.tz else f"TIMESTAMP_NTZ '{moment}'"
-    if _is_text(kind) and isinstance(value, str) and len(value) <= _LONGEST_TEXT:
+    if is_text(kind) and isinstance(value, str) and len(value) <= _LONGEST_TEXT:
         return text_literal(value)
     return None
 
@@ -133,9 +136,5 @@ def _is_ordered(kind: pa.DataType) -> bool:
         types.is_signed_integer(kind)
         or types.is_date32(kind)
         or (types.is_timestamp(kind) and kind.unit == "us" and kind.tz in (None, "UTC"))
-        or _is_text(kind)
+        or is_text(kind)
     )
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(types.is_string(kind) or types.is_large_string(kind))

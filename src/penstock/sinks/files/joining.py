@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from penstock.model import SlotAttempt
 from penstock.sinks.files.folder import TableFolder
-from penstock.sinks.files.stage import DataFileStage, StagedDataFile
+from penstock.sinks.files.stage import DataFileStage, StagedFile
 
 JOINED_BYTES = 4 * 1024 * 1024
 JOINED_ROWS = 20_000
@@ -22,7 +22,7 @@ JOINED_PARTITIONS = 8
 JOINER = SlotAttempt(999_999_998, "joined")
 """The writer of joined files: no slot of a batch has this number."""
 
-File = TypeVar("File", bound=StagedDataFile)
+File = TypeVar("File", bound=StagedFile)
 
 
 class JoinedFiles(Generic[File]):

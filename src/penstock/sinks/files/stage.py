@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 import pyarrow as pa
 
 from penstock.model import Manifest, Refusal, SlotAttempt
+from penstock.model.stored_manifests import stored_as
 from penstock.sinks.evolution import cast_rows
 from penstock.sinks.failures import sink_failures
 from penstock.sinks.files.writer import ParquetFiles, SlotFiles, WrittenFile, WrittenParquet
@@ -71,9 +72,10 @@ def items_of(manifests: Sequence[Manifest], kind: type[Item]) -> list[Item]:
     return [item for manifest in manifests for item in manifest.items if isinstance(item, kind)]
 
 
+@stored_as("file")
 @dataclass(frozen=True, slots=True)
-class StagedDataFile:
-    """A staged data file of a table: the item of a manifest. `path` is inside the folder of the data files."""
+class StagedFile:
+    """A staged file: the item of a manifest. `path` is inside the folder of the table's data files, or of the batch."""
 
     path: str
     size_bytes: int
@@ -154,5 +156,5 @@ class DataFileStage(FileStage[WrittenParquet]):
         """The folder of a partition."""
 
     @abstractmethod
-    def _item(self, file: WrittenParquet, values: tuple[Any, ...]) -> StagedDataFile:
+    def _item(self, file: WrittenParquet, values: tuple[Any, ...]) -> StagedFile:
         """A file as an item of the manifest."""

@@ -15,12 +15,15 @@ import pyarrow.compute as pc
 import pyarrow.types as types
 
 from penstock.model import DELETES
+from penstock.model.stored_manifests import stored_as
+from penstock.sinks.arrow_types import is_text
 from penstock.sinks.spark_sql import literal, quoted
 
 FEW = 100
 """The maximum number of distinct values that are listed."""
 
 
+@stored_as("iceberg bounds")
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """The values of one column in some rows, nulls left out. `values` is none where they are many."""
@@ -86,7 +89,7 @@ def _kind(kind: pa.DataType) -> str | None:
         return "integer"
     if types.is_date32(kind):
         return "date"
-    if types.is_string(kind) or types.is_large_string(kind):
+    if is_text(kind):
         return "text"
     if types.is_timestamp(kind) and kind.unit == "us":
         return "timestamp" if kind.tz else "timestamp_ntz"

@@ -25,13 +25,9 @@ from penstock.sinks.files.writer import TARGET_FILE_BYTES, worth_joining
 from penstock.sinks.iceberg.failures import is_conflict, sink_failure, sink_failures
 from penstock.sinks.iceberg.history import OwnSnapshot, history_of, mark_of, writers_of
 from penstock.sinks.iceberg.table import RETAIN_TAG, CatalogTable
-from penstock.sinks.maintenance import NoLock, TableMaintenance
+from penstock.sinks.maintenance import CLEANING, COMPACTING, ORPHAN_AGE, NoLock, TableMaintenance
 from penstock.sinks.spark_sql import literal, quoted
 from penstock.storage import Storage
-
-COMPACTING, CLEANING = "compacting the table", "cleaning the table up"
-ORPHAN_AGE = timedelta(days=3)
-"""The minimum age of files to remove that no snapshot names: a batch or a replay in progress may be about to."""
 
 MANY_MANIFESTS = 20
 """The number of manifests from which on they are rewritten."""

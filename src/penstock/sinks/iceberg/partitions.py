@@ -25,6 +25,7 @@ from pyiceberg.types import IcebergType, StringType
 
 from penstock.config.sinks import PartitionText
 from penstock.model import Refusal
+from penstock.sinks.arrow_types import is_text
 from penstock.sinks.failures import mismatch
 from penstock.sinks.files import folder_of
 from penstock.sinks.files.folder import encode, split_by_codes
@@ -73,7 +74,7 @@ def refuse_long_values(
     refused: list[Refusal] = []
     for entry in partition_by:
         kind = rows.schema.field(entry.column).type if entry.column in rows.schema.names else None
-        if entry.transform not in ("identity", "truncate") or not (kind is not None and _is_text(kind)):
+        if entry.transform not in ("identity", "truncate") or not (kind is not None and is_text(kind)):
             continue
         change = transform_of(entry).transform(StringType())
         texts = pc.unique(rows.column(entry.column)).drop_null().to_pylist()
@@ -145,7 +146,7 @@ def _coarse(column: pa.Array, transform: Transform[Any, Any]) -> pa.Array:
     if types.is_timestamp(kind):
         micros = column.cast(pa.int64())
         return _floored_to_hour(micros) if isinstance(transform, TimeTransform) else micros
-    if isinstance(transform, TruncateTransform) and _is_text(kind):
+    if isinstance(transform, TruncateTransform) and is_text(kind):
         return pc.utf8_slice_codeunits(column, 0, transform.width)
     return column
 
@@ -154,10 +155,6 @@ def _floored_to_hour(micros: pa.Array) -> pa.Array:
     rest = pc.subtract(micros, pc.multiply(pc.divide(micros, _HOUR), _HOUR))  # of the sign of its dividend
     below = pc.cast(pc.less(rest, 0), pa.int64())
     return pc.subtract(pc.subtract(micros, rest), pc.multiply(below, _HOUR))
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(types.is_string(kind) or types.is_large_string(kind))
 
 
 # What a task has to know about a table, in a form that pickles small, and whether what it staged still fits.

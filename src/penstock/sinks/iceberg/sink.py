@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 
-from penstock.contracts import SqlEngine, Stage
+from penstock.contracts import BaseSink, SqlEngine, Stage
 from penstock.errors import TerminalError
 from penstock.model import (
     COORDINATES,
@@ -36,7 +36,7 @@ from penstock.sinks.commit import position_moved
 from penstock.sinks.evolution import Evolve, Fit, written_columns
 from penstock.sinks.files import TableFolder, staged_prefix
 from penstock.sinks.files.joining import JOINER, JoinedFiles
-from penstock.sinks.files.stage import STAGED, StagedDataFile, items_of
+from penstock.sinks.files.stage import STAGED, StagedFile, items_of
 from penstock.sinks.files.writer import TARGET_FILE_BYTES
 from penstock.sinks.iceberg.definition import (
     TableDefinition,
@@ -56,8 +56,8 @@ from penstock.sinks.iceberg.history import (
 )
 from penstock.sinks.iceberg.maintenance import IcebergMaintenance
 from penstock.sinks.iceberg.partitions import Layout, check_staged
-from penstock.sinks.iceberg.stage import AppendStage, IcebergReplacement, StagedFile
-from penstock.sinks.iceberg.staged_rows import IcebergRowsStage, StagedRows
+from penstock.sinks.iceberg.stage import AppendStage, IcebergReplacement, StagedIcebergFile
+from penstock.sinks.iceberg.staged_rows import IcebergRowsStage, StagedIcebergRows
 from penstock.sinks.iceberg.table import CatalogTable, IcebergCatalog
 from penstock.sinks.merging import refuse_without_position
 from penstock.sinks.replacing import refuse_without_coordinates
@@ -67,8 +67,8 @@ LAND_TRIES = 100
 """How often a commit is made again because other pipelines, sinks or a compaction commit to the table first."""
 
 
-class IcebergSink:
-    """Implements `contracts.Sink`, `SqlSink`, `RecordSink` and `SharedSink` over one Iceberg table."""
+class IcebergSink(BaseSink):
+    """Implements `contracts.Sink` over one Iceberg table."""
 
     guarantee = Guarantee.EXACTLY_ONCE
     replaces: tuple[OffsetRange, ...] = ()
@@ -210,11 +210,11 @@ class IcebergSink:
     def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
         """Make the staged rows visible and the position current, in one snapshot. An empty batch is a snapshot too."""
         token = position.last
-        rows = items_of(manifests, StagedRows)
+        rows = items_of(manifests, StagedIcebergRows)
         with sink_failures(self.name, f"committing batch {token.batch_id}"):
             if self._layout is None:  # a position is moved outside a run: there are no rows
                 self._layout = Layout.of(self._existing())
-            replacement, joined = self._replacement(token), self._joined(token, items_of(manifests, StagedFile))
+            replacement, joined = self._replacement(token), self._joined(token, items_of(manifests, StagedIcebergFile))
             for tries_left in reversed(range(LAND_TRIES)):
                 table = self._existing()
                 if self._position(table) != onto:
@@ -243,10 +243,14 @@ class IcebergSink:
 
     def has_staged(self, manifests: Sequence[Manifest]) -> bool:
         """Whether the staged files are still in the table's folder."""
+        files, rows = items_of(manifests, StagedIcebergFile), items_of(manifests, StagedIcebergRows)
         with sink_failures(self.name, "looking for staged files"):
             table = self._catalog_table.load()
-            folder = TableFolder(Layout.of(table).data, self._storage) if table is not None else None
-            return all(folder is not None and folder.has(file.path) for file in items_of(manifests, StagedFile))
+            if table is None:
+                return not files and not rows
+            layout = Layout.of(table)
+            data, staging = TableFolder(layout.data, self._storage), self._staging(layout)
+            return all(data.has(file.path) for file in files) and all(staging.has(file.path) for file in rows)
 
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
         """Remove the files of other attempts, once the batch is committed.
@@ -256,7 +260,7 @@ class IcebergSink:
         """
         layout = self._prepared()
         folder = self._staging(layout) if self.rules is not None else TableFolder(layout.data, self._storage)
-        named = {file.path for file in items_of(manifests, StagedDataFile)}
+        named = {file.path for file in items_of(manifests, StagedFile)}
         leftovers = set(folder.data_files(self._prefix(token))) - named
         if not leftovers:
             return
@@ -277,8 +281,8 @@ class IcebergSink:
     def _commit_snapshot(
         self,
         position: Position,
-        files: Sequence[StagedFile],
-        rows: Sequence[StagedRows],
+        files: Sequence[StagedIcebergFile],
+        rows: Sequence[StagedIcebergRows],
         base: Table,
         replacement: IcebergReplacement | None,
     ) -> None:
@@ -336,7 +340,7 @@ class IcebergSink:
             lambda writer: AppendStage(self.name, layout, prefix, writer, held, storage=storage),
         )
 
-    def _joined(self, token: BatchToken, files: Sequence[StagedFile]) -> JoinedFiles[StagedFile]:
+    def _joined(self, token: BatchToken, files: Sequence[StagedIcebergFile]) -> JoinedFiles[StagedIcebergFile]:
         """What the slots staged for an append, one file a partition where it is little."""
         layout, schema = self._prepared(), self._schema or pa.schema([])
         return JoinedFiles(

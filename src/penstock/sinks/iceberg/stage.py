@@ -25,8 +25,9 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.typedef import Record
 
 from penstock.model import COORDINATES, OffsetRange, Refusal, SlotAttempt
+from penstock.model.stored_manifests import stored_as
 from penstock.sinks.files import ParquetFiles, TableFolder
-from penstock.sinks.files.stage import DataFileStage, StagedDataFile
+from penstock.sinks.files.stage import DataFileStage, StagedFile
 from penstock.sinks.files.writer import TARGET_FILE_BYTES, WrittenParquet, leaves_of
 from penstock.sinks.iceberg.failures import sink_failures
 from penstock.sinks.iceberg.partitions import Layout, RowSplitter, Values
@@ -36,8 +37,9 @@ from penstock.sinks.replacing import RangeReplacement, ranges_sql
 from penstock.storage import Storage
 
 
+@stored_as("iceberg file")
 @dataclass(frozen=True, slots=True)
-class StagedFile(StagedDataFile):
+class StagedIcebergFile(StagedFile):
     """A file to be named in a manifest: the item of an Iceberg append."""
 
     values: Values
@@ -92,8 +94,8 @@ class AppendStage(DataFileStage):
     def _folder_name(self, values: Values) -> str:
         return self._splitter.folder(values)
 
-    def _item(self, file: WrittenParquet, values: Values) -> StagedFile:
-        return StagedFile(file.path, file.size_bytes, file.rows, values, self._statistics(file))
+    def _item(self, file: WrittenParquet, values: Values) -> StagedIcebergFile:
+        return StagedIcebergFile(file.path, file.size_bytes, file.rows, values, self._statistics(file))
 
     def _refuse_nulls(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, Sequence[Refusal]]:
         """A tombstone has nulls also in columns that no other record may lack."""

@@ -9,16 +9,18 @@ import pyarrow as pa
 
 from penstock.config.sinks import PartitionText
 from penstock.model import MergeRules, Refusal, SlotAttempt
+from penstock.model.stored_manifests import stored_as
 from penstock.sinks.files import ParquetFiles, TableFolder
-from penstock.sinks.files.stage import RowsStage, StagedDataFile
+from penstock.sinks.files.stage import RowsStage, StagedFile
 from penstock.sinks.files.writer import WrittenParquet
 from penstock.sinks.iceberg.bounds import Bounds, bounds_of
 from penstock.sinks.iceberg.failures import sink_failures
 from penstock.sinks.iceberg.partitions import refuse_long_values
 
 
+@stored_as("iceberg rows")
 @dataclass(frozen=True, slots=True)
-class StagedRows(StagedDataFile):
+class StagedIcebergRows(StagedFile):
     """A file for Spark to read: the item of a merge."""
 
     bounds: Mapping[str, Bounds] = field(repr=False)
@@ -47,7 +49,7 @@ class IcebergRowsStage(RowsStage):
         return refuse_long_values(self._sink, rows, self._partition_by)
 
     def _items(self, written: Sequence[WrittenParquet]) -> tuple[object, ...]:
-        return tuple(StagedRows(file.path, file.size_bytes, file.rows, dict(self._bounds)) for file in written)
+        return tuple(StagedIcebergRows(file.path, file.size_bytes, file.rows, dict(self._bounds)) for file in written)
 
     def _note_bounds(self, rows: pa.RecordBatch) -> None:
         for name in list(self._bounded):

@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.contracts import SlotSink
 from penstock.errors import MissingError, TerminalError
 from penstock.kafka import KafkaSettings
 from penstock.kafka.topics import TopicAdmin
@@ -44,7 +45,7 @@ from penstock.sinks.kafka.stage import KafkaStage, SentRecords, SlotOutcome
 from penstock.sinks.kafka.topic_sink import TRANSACTION_TIMEOUT, TopicSink, TransactionalSink
 
 _OPENED_AT_ONCE = 16
-_NO_UPKEEP = "a topic is compacted by its brokers (cleanup.policy)"
+_NO_MAINTENANCE = "a topic is compacted by its brokers (cleanup.policy)"
 
 
 class KafkaAtLeastOnceSink(TopicSink):
@@ -54,7 +55,7 @@ class KafkaAtLeastOnceSink(TopicSink):
     """
 
     guarantee = Guarantee.AT_LEAST_ONCE
-    no_upkeep = _NO_UPKEEP
+    no_maintenance = _NO_MAINTENANCE
 
     def __init__(
         self,
@@ -105,10 +106,10 @@ class KafkaAtLeastOnceSink(TopicSink):
         """Does nothing: what an attempt has sent stays."""
 
 
-class KafkaSink(TransactionalSink):
-    """Implements `contracts.Sink`, `contracts.SlotSink`, `RecordSink` and `SharedSink`."""
+class KafkaSink(TransactionalSink, SlotSink):
+    """Implements `contracts.Sink` and `contracts.SlotSink`."""
 
-    no_upkeep = _NO_UPKEEP
+    no_maintenance = _NO_MAINTENANCE
 
     def __init__(
         self,

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
 
+from penstock.contracts import BaseSink
 from penstock.errors import MissingError
 from penstock.kafka.topics import TopicFacts
 from penstock.model import Guarantee
@@ -17,7 +18,7 @@ from penstock.sinks.kafka.transaction import SlotId, SlotTransaction, Transactio
 TRANSACTION_TIMEOUT = timedelta(minutes=1)
 
 
-class TopicSink:
+class TopicSink(BaseSink):
     """A sink over one topic, or over those that its rows name."""
 
     def __init__(self, pipeline: str, topics: TopicCache) -> None:

@@ -14,8 +14,8 @@ from penstock.errors import MissingError
 from penstock.model import BatchToken
 from penstock.sinks.files import TableFolder
 from penstock.sinks.files.folder import fsync
+from penstock.sinks.files.stage import StagedFile
 from penstock.sinks.parquet.columns import BATCH_COLUMN, Columns
-from penstock.sinks.parquet.stage import StagedFile
 from penstock.sinks.parquet.target import MANIFEST, WRITERS, Batch, FolderLayout, FolderTarget, newest_names
 
 

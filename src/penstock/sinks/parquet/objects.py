@@ -17,8 +17,8 @@ from typing import Any
 from penstock.errors import TerminalError
 from penstock.model import BatchToken
 from penstock.sinks.files import TableFolder
+from penstock.sinks.files.stage import StagedFile
 from penstock.sinks.parquet.columns import BATCH_COLUMN, Columns
-from penstock.sinks.parquet.stage import StagedFile
 from penstock.sinks.parquet.target import MANIFEST, Batch, FolderLayout, FolderTarget, is_numbered, newest_names
 from penstock.storage import ChangedError, Storage
 

@@ -8,13 +8,14 @@ rename, is written as `objects` says.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from penstock.contracts import BaseSink
 from penstock.errors import MissingError, TerminalError
 from penstock.model import (
     COORDINATES,
@@ -31,7 +32,7 @@ from penstock.sinks.commit import position_moved
 from penstock.sinks.evolution import written_columns
 from penstock.sinks.failures import sink_failures
 from penstock.sinks.files import ParquetFiles, TableFolder
-from penstock.sinks.files.stage import items_of
+from penstock.sinks.files.stage import StagedFile, items_of
 from penstock.sinks.files.writer import SlotFiles
 from penstock.sinks.parquet.columns import (
     COMMON_METADATA,
@@ -43,20 +44,20 @@ from penstock.sinks.parquet.columns import (
 )
 from penstock.sinks.parquet.local import LocalTarget
 from penstock.sinks.parquet.objects import ObjectTarget
-from penstock.sinks.parquet.stage import FolderStage, StagedFile
+from penstock.sinks.parquet.stage import FolderStage
 from penstock.sinks.parquet.target import FolderLayout, FolderTarget
 from penstock.sinks.replacing import records_in
 from penstock.storage import Storage, is_object_uri, local_path
 
 
-class FolderSink(ABC):
+class FolderSink(BaseSink):
     """Implements `contracts.Sink` over one folder of files; a subclass chooses the file format."""
 
     guarantee = Guarantee.EXACTLY_ONCE
     layout: ClassVar[FolderLayout]
     format: ClassVar[str | ds.FileFormat]
     """How Arrow reads the files."""
-    no_upkeep = "a folder of files has no log: its files are the batches, and joining them would show rows twice"
+    no_maintenance = "a folder of files has no log: its files are the batches, and joining them would show rows twice"
 
     def __init__(
         self,

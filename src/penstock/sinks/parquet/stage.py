@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
@@ -13,18 +12,9 @@ from penstock.model import Refusal, SlotAttempt
 from penstock.sinks.evolution import cast_rows
 from penstock.sinks.files import PartitionValues, folder_of, split_by_values
 from penstock.sinks.files.folder import NULL_FOLDER
-from penstock.sinks.files.stage import FileStage
+from penstock.sinks.files.stage import FileStage, StagedFile
 from penstock.sinks.files.writer import SlotFiles, WrittenFile
 from penstock.sinks.merging import PARTITION_VALUE, refusals
-
-
-@dataclass(frozen=True, slots=True)
-class StagedFile:
-    """A file to be part of the batch: the item of a manifest. `path` is within the batch's folder."""
-
-    path: str
-    rows: int
-    size_bytes: int
 
 
 class FolderStage(FileStage[WrittenFile]):
@@ -55,7 +45,7 @@ class FolderStage(FileStage[WrittenFile]):
         return refused
 
     def _items(self, written: Sequence[WrittenFile]) -> tuple[object, ...]:
-        return tuple(StagedFile(file.path, file.rows, file.size_bytes) for file in written)
+        return tuple(StagedFile(file.path, file.size_bytes, file.rows) for file in written)
 
 
 def _reads_back(folder: str, columns: Sequence[str], values: PartitionValues) -> bool:

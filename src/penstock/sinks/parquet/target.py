@@ -19,8 +19,8 @@ from typing import Any
 from penstock.errors import MissingError, TerminalError
 from penstock.model import BatchToken, Position
 from penstock.sinks.files import TableFolder
+from penstock.sinks.files.stage import StagedFile
 from penstock.sinks.parquet.columns import BATCH_COLUMN, Columns
-from penstock.sinks.parquet.stage import StagedFile
 
 MANIFEST = "_manifest.json"
 WRITERS = "_writers"

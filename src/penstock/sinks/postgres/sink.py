@@ -17,6 +17,7 @@ import psycopg
 import pyarrow as pa
 from psycopg import errors
 
+from penstock.contracts import BaseSink
 from penstock.model import (
     COMPUTED,
     COORDINATES,
@@ -62,11 +63,11 @@ from penstock.sinks.replacing import refuse_without_coordinates
 _FORGOTTEN_SECONDS = 86_400
 
 
-class PostgresSink:
-    """Implements `contracts.Sink`, `RecordSink` and `SharedSink` over one table. Without `rules` it appends."""
+class PostgresSink(BaseSink):
+    """Implements `contracts.Sink` over one table. Without `rules` it appends."""
 
     guarantee = Guarantee.EXACTLY_ONCE
-    no_upkeep = "PostgreSQL looks after its tables itself (autovacuum)"
+    no_maintenance = "PostgreSQL looks after its tables itself (autovacuum)"
 
     def __init__(
         self,

@@ -22,6 +22,7 @@ import pyarrow.types as types
 
 from penstock.errors import PenstockError, TerminalError
 from penstock.model import COORDINATES, COORDINATES_FIELD, DELETES, Manifest, Refusal, SlotAttempt
+from penstock.model.stored_manifests import stored_as
 from penstock.postgres import Connection, quote
 from penstock.sinks.merging import refusals, refuse_null_keys
 from penstock.sinks.postgres.connection import SinkDatabase, run
@@ -37,6 +38,7 @@ _SETTINGS = """
     SET LOCAL idle_in_transaction_session_timeout = 0"""
 
 
+@stored_as("postgres column")
 @dataclass(frozen=True, slots=True)
 class StagedColumn:
     """A column of a staging table: its name and type there."""
@@ -51,6 +53,7 @@ COORDINATE_COLUMNS = tuple(
 )
 
 
+@stored_as("postgres table")
 @dataclass(frozen=True, slots=True)
 class StagedTable:
     """A staging table that is finished: the item of a manifest."""

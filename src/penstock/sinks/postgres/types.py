@@ -147,12 +147,12 @@ def can_be_key(kind: pa.DataType, column: TableColumn | None) -> bool:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether it is a string."""
+    """Whether it is a string that COPY can take: Arrow writes no CSV of views."""
     return bool(types.is_string(kind) or types.is_large_string(kind))
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Whether it is binary."""
+    """Whether it is binary that COPY can take."""
     return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind))
 
 

@@ -17,6 +17,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.config.arrow_types import SQL_NAMES
+
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 TIMESTAMP_NTZ = pa.timestamp("us")
 Datum = Any
@@ -25,21 +27,7 @@ Datum = Any
 Outcome = tuple[Datum, Mapping[str, Datum]]
 """Values, and by Spark's error class the rows that fail. What the values are in rows that fail does not matter."""
 
-_SQL_NAMES = {
-    pa.null(): "VOID",
-    pa.bool_(): "BOOLEAN",
-    pa.int8(): "TINYINT",
-    pa.int16(): "SMALLINT",
-    pa.int32(): "INT",
-    pa.int64(): "BIGINT",
-    pa.float32(): "FLOAT",
-    pa.float64(): "DOUBLE",
-    pa.string(): "STRING",
-    pa.binary(): "BINARY",
-    pa.date32(): "DATE",
-    TIMESTAMP: "TIMESTAMP",
-    TIMESTAMP_NTZ: "TIMESTAMP_NTZ",
-}
+_PLAIN = {pa.null(): "VOID", **SQL_NAMES}
 
 
 class NoFormError(Exception):
@@ -154,12 +142,12 @@ def sql_name(kind: pa.DataType) -> str:
     """What Spark SQL calls an Arrow type."""
     if pa.types.is_decimal128(kind):
         return f"DECIMAL({kind.precision},{kind.scale})"
-    return _SQL_NAMES.get(kind) or str(kind).upper()
+    return _PLAIN.get(kind) or str(kind).upper()
 
 
 def is_plain(kind: pa.DataType) -> bool:
     """Whether values of this type can be compared and converted here: not nested, and a type of Spark's."""
-    return kind in _SQL_NAMES or pa.types.is_decimal128(kind)
+    return kind in _PLAIN or pa.types.is_decimal128(kind)
 
 
 def _operands(rows: Rows, terms: tuple[Term, ...], strict: bool) -> tuple[Rows, list[Datum]]:

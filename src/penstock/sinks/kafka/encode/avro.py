@@ -27,6 +27,7 @@ import pyarrow.types as types
 import pyruhvro
 from fastavro.schema import SchemaParseException, UnknownType
 
+from penstock.sinks.arrow_types import is_bytes, is_listed, is_text
 from penstock.sinks.kafka.encode.shapes import (
     Misfit,
     Rule,
@@ -34,9 +35,6 @@ from penstock.sinks.kafka.encode.shapes import (
     UnfitError,
     cast_to,
     encodable,
-    is_bytes,
-    is_listed,
-    is_text,
     misfits,
     nulls,
     one_of,

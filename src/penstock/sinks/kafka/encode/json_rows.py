@@ -13,7 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as types
 
-from penstock.sinks.kafka.encode.shapes import Misfit, Shape, UnfitError, is_bytes, is_listed, misfits
+from penstock.sinks.arrow_types import is_bytes, is_listed
+from penstock.sinks.kafka.encode.shapes import Misfit, Shape, UnfitError, misfits
 from penstock.sinks.row_json import json_rows
 
 _DRAFT = "http://json-schema.org/draft-07/schema#"

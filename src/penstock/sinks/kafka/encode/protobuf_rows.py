@@ -28,6 +28,7 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 from penstock.errors import DefinitionError, MissingError
 from penstock.registry import ReferencedSchema, RegisteredSchema
 from penstock.registry.protobuf import find_message, message_names, protobuf_reader
+from penstock.sinks.arrow_types import is_bytes, is_listed, is_text
 from penstock.sinks.kafka.encode.avro import FIELD_NAME
 from penstock.sinks.kafka.encode.shapes import (
     Misfit,
@@ -36,9 +37,6 @@ from penstock.sinks.kafka.encode.shapes import (
     UnfitError,
     cast_to,
     encodable,
-    is_bytes,
-    is_listed,
-    is_text,
     misfits,
     one_of,
 )

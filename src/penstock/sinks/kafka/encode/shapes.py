@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as types
 
+from penstock.sinks.arrow_types import is_listed
+
 VALUE_NULL = "SINK_VALUE_NULL"
 VALUE_UNFIT = "SINK_VALUE_UNFIT"
 
@@ -128,26 +130,6 @@ def one_of(symbols: Sequence[str]) -> Rule:
 
 def _not_one_of(values: pa.Array, symbols: tuple[str, ...]) -> pa.Array:
     return pc.and_(values.is_valid(), pc.invert(pc.is_in(values.cast(pa.string()), pa.array(symbols, pa.string()))))
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Whether the values are text, however laid out."""
-    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
-
-
-def is_bytes(kind: pa.DataType) -> bool:
-    """Whether the values are bytes, however laid out."""
-    return bool(
-        types.is_binary(kind)
-        or types.is_large_binary(kind)
-        or types.is_binary_view(kind)
-        or types.is_fixed_size_binary(kind)
-    )
-
-
-def is_listed(kind: pa.DataType) -> bool:
-    """Whether the values are lists, however laid out."""
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 def _of_parent(found: Iterator[Misfit], rows_of: Callable[[np.ndarray], np.ndarray]) -> Iterator[Misfit]:
