@@ -120,6 +120,7 @@ _STORE_PASSING = re.compile(
 """What S3A raises, inside Spark, when a store does not answer as it should."""
 _OVERTAKEN = re.compile(r"(RemoteFileChangedException|PreconditionFailed|Status Code: 412)")
 _UNFIT_PYTHON = re.compile(r"No module named '?penstock|PYTHON_VERSION_MISMATCH|Cannot run program \"[^\"]*python")
+_WORKER_LATE = "Python worker failed to connect back"
 _MOST = 500
 # Spark's own wrappings; what they hold is the cause.
 _WRAPPING = re.compile(
@@ -165,6 +166,13 @@ def translate_error(error: BaseException, brokers: str | None = None) -> Penstoc
             context={"cause": cause},
             hint="name a Python of this minor version: cluster: {python: PATH}\n"
             "and have the packages sent along: cluster: {environment: pack}, or installed there",
+        )
+    if _WORKER_LATE in text:
+        return TransientError(
+            "PYTHON_WORKER_LATE",
+            "starting Python next to Spark: the process did not answer Spark within 10 seconds",
+            context={"cause": cause},
+            hint="is the machine overloaded?  Python's own error, if it had one, is in Spark's log",
         )
     if is_full(text):
         return disk_full("running the batch", {"cause": cause})

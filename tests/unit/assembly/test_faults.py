@@ -83,6 +83,15 @@ def test_kafka_away_may_pass_and_names_the_brokers(error: Exception) -> None:
     assert (told.code, told.context["brokers"]) == ("BROKER_UNREACHABLE", "a:9092")
 
 
+@pytest.mark.parametrize("text", [STREAM, TASK + "{}"], ids=["query", "task"])
+def test_python_that_starts_too_slowly_may_pass(text: str) -> None:
+    late = "org.apache.spark.SparkException: Python worker failed to connect back.\n\tat x"
+    told = translate_error(Exception(text.format(late)))
+    assert isinstance(told, TransientError)
+    assert told.code == "PYTHON_WORKER_LATE"
+    assert told.context["cause"].endswith("Python worker failed to connect back.")
+
+
 def test_topic_that_is_gone_is_not_called_brokers_that_are_away() -> None:
     gone = "org.apache.kafka.common.errors.UnknownTopicOrPartitionException: This server does not host this topic."
     told = translate_error(CapturedError(STREAM.format("null"), f"Caused by: {gone}\n\tat x"), "a:9092")
