@@ -16,7 +16,7 @@ BAD = (("topics: [orders]", "topcis: [orders]"), ("amount DOUBLE", "amount DUBLE
 BAD_TEXT = """\
 orders.yaml:5:3 source.topcis: unknown key "topcis"
   did you mean "topics"?
-orders.yaml:8:45 decode.schema: DUBLE is not a type that Penstock carries
+orders.yaml:8:45 decode.schema: DUBLE is not a type that Penstock supports
   did you mean "DOUBLE"?
 orders.yaml:13:11 sinks[0].type: "dleta" is not one of delta, iceberg, kafka, postgres, parquet, jsonl
   did you mean "delta"?

@@ -58,7 +58,7 @@ def parse_duration(text: str) -> timedelta:
         raise ValueError("must be at most 36,500 days")
     duration = timedelta(seconds=number * unit)
     if not duration:
-        raise ValueError("must be longer than nothing")
+        raise ValueError("must be longer than zero")
     return duration
 
 
@@ -351,7 +351,7 @@ def resolve_location(location: str, folder: FilePath) -> str:
 
 def _to_location(location: str, info: ValidationInfo) -> str:
     if not location.strip():
-        raise wrong("a path is expected, the text is empty")
+        raise wrong("expected a path, got empty text")
     folder = (info.context or {}).get("folder")
     return resolve_location(location, folder) if folder else location
 

@@ -171,7 +171,7 @@ def _resolve(body: str, folder: FilePath) -> str:
     if kind == "env":
         name, has_default, default = rest.partition(":-")
         if not name:
-            raise _UnresolvedError("the reference names no variable", "write ${env:NAME}")
+            raise _UnresolvedError("the reference does not name a variable", "write ${env:NAME}")
         value = os.environ.get(name)
         # As in a shell: `:-` also stands in for a variable that is set and empty.
         if has_default and not value:
@@ -182,8 +182,8 @@ def _resolve(body: str, folder: FilePath) -> str:
     if kind == "file":
         return _file_text(rest, folder)
     raise _UnresolvedError(
-        f"the reference ${{{body}}} is of no known kind",
-        "write ${env:NAME}, ${env:NAME:-default} or ${file:path}; a plain ${ is written $${",
+        f"unknown reference ${{{body}}}",
+        "write ${env:NAME}, ${env:NAME:-default} or ${file:path}; write a literal ${ as $${",
     )
 
 
@@ -195,12 +195,12 @@ def _file_text(name: str, folder: FilePath) -> str:
     except FileNotFoundError:
         raise _UnresolvedError(f"the file {name} does not exist", "the path is relative to the pipeline file") from None
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise _UnresolvedError(f"reading the file {name}: {reason}") from None
     if len(text) > _MAX_FILE_BYTES:
         raise _UnresolvedError(f"the file {name} is larger than {_MAX_FILE_BYTES:,} bytes")
     if "\0" in text:
-        raise _UnresolvedError(f"the file {name} contains a zero byte, which no value may have")
+        raise _UnresolvedError(f"the file {name} contains a zero byte, which is not allowed in a value")
     return text.rstrip("\r\n")
 
 
@@ -230,10 +230,11 @@ def check_secret(file: Document, path: Path, kind: SecretKind) -> None:
             # A composed setting (JAAS) has harmless text around its references; a plain one has nothing else.
             exposed = assigned if path in file.filled and "=" in text else bare
     if exposed:
-        file.report(path, "a secret is written out in the file", hint="write it as ${env:NAME} or ${file:path}")
+        file.report(path, "the file contains a secret in plain text", hint="write it as ${env:NAME} or ${file:path}")
     elif kind is SecretKind.SETTING and path in file.filled and name.endswith("JavaOptions"):
-        message = "these options are on a command line, which everybody on the machine can read: not for a reference"
-        file.report(path, message, hint="write them out, and give a secret by a setting or a file that they name")
+        message = "these options become part of a command line, which every user of the machine can read: "
+        "references are not allowed"
+        file.report(path, message, hint="write them out, and pass secrets through a setting or a file")
 
 
 def _has_password(url: str) -> bool:

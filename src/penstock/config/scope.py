@@ -14,7 +14,7 @@ from penstock.config.yaml_source import Document
 Types = dict[str, ColumnType | None]
 TIMESTAMP = ColumnType("TIMESTAMP")
 _FUNCTIONS_WITHOUT_PARENTHESES = {"user"}
-_OWN_PIPELINE = "write the result to a topic, and read that in a pipeline of its own"
+_OWN_PIPELINE = "write the result to a topic, and read that topic in a separate pipeline"
 
 
 def step_at(path: Path) -> str:
@@ -55,7 +55,7 @@ class Scope:
     def give_own(self, columns: Iterable[tuple[str, ColumnType | None]] | None, path: Path) -> None:
         """Let the columns be those that the step at a path makes itself; the coordinates of a record stay with them."""
         coordinates = self.type_of(COORDINATES)
-        self.gone = dict.fromkeys(self.types or (), f"not given by {step_at(path)}")
+        self.gone = dict.fromkeys(self.types or (), f"not in the output of {step_at(path)}")
         self.types = {**dict(columns), COORDINATES: coordinates} if columns is not None else None
 
     def give_declared(self, text: str | None, path: Path) -> None:
@@ -130,29 +130,31 @@ class Scope:
         """Report the names that are not columns or are there twice."""
         for index, name in enumerate(names):
             if name in names[:index]:
-                self.file.report((*path, index), f'column "{name}" is here twice')
+                self.file.report((*path, index), f'duplicate column "{name}"')
             elif name == COORDINATES:
-                self.file.report((*path, index), f'"{COORDINATES}" differs for every record and cannot be used here')
+                self.file.report(
+                    (*path, index), f'"{COORDINATES}" is different for every record and cannot be used here'
+                )
             else:
                 self.has((*path, index), name)
 
     def check_new(self, name: str, path: Path, *, replaces: bool = False, without: Iterable[str] = ()) -> None:
         """Report a name that a new column cannot have."""
         if name == COORDINATES:
-            message = f'"{COORDINATES}" is the column of the coordinates; choose another name'
+            message = f'"{COORDINATES}" is reserved for the coordinates; choose another name'
             self.file.report(path, message, at_key=replaces)
             return
         for other in self.types or ():
             if other.lower() == name.lower() and not (replaces and other == name) and other not in without:
-                case = "" if other == name else "; case makes no difference in a table"
-                self.file.report(path, f'the column "{other}" is there already{case}', at_key=replaces)
+                case = "" if other == name else "; table columns are case-insensitive"
+                self.file.report(path, f'column "{other}" already exists{case}', at_key=replaces)
 
     def check_quarantined(self, setting: Path, at: Path | None = None) -> None:
         """A setting sends records to the quarantine: they are found again by their coordinates."""
         self.needs_quarantine.append(setting)
         if self.types is not None and COORDINATES not in self.types:
-            message = f'a record is quarantined by its coordinates, and the column "{COORDINATES}" is gone'
-            self.file.report(at or setting, message, hint=f"select {COORDINATES} in the step before", at_key=True)
+            message = f'a record is quarantined by its coordinates, but the column "{COORDINATES}" is gone'
+            self.file.report(at or setting, message, hint=f"select {COORDINATES} in the previous step", at_key=True)
 
     def check_event_time(self, path: Path, what: str, why: str) -> None:
         """Report a step that needs a watermark and has none."""
@@ -169,10 +171,10 @@ class Scope:
     def check_watermark(self, column: str, path: Path) -> None:
         """Report a second watermark, and one that is not a TIMESTAMP."""
         if self.closed is not None:
-            message = f"after {self.closed} there is no event time any more"
+            message = f"there is no event time after {self.closed}"
             self.file.report(path, message, hint=_OWN_PIPELINE, at_key=True)
         elif self.watermark:
-            self.file.report(path, "there is a watermark already", hint="keep one of them", at_key=True)
+            self.file.report(path, "there is already a watermark", hint="keep one of them", at_key=True)
         here = (*path, "column")
         kind = self.type_of(column)
         if self.has(here, column) and kind is not None and kind != TIMESTAMP:
@@ -181,7 +183,7 @@ class Scope:
         self.watermark = column
 
     def _report_missing(self, path: Path, name: str, *, offset: int | None = None, at_key: bool = False) -> None:
-        place = "in the decoded schema" if self.decoded else "there at this step"
+        place = "in the decoded schema" if self.decoded else "available at this step"
         label = "decoded columns" if self.decoded else "columns here"
         context = [f"{label}: {', '.join(self.names()) or 'none'}"]
         hint = did_you_mean(name, self.names())

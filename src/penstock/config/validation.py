@@ -172,7 +172,7 @@ def word(error: Any, path: Path, value: Any, positions: Positions, filled: bool)
     """The message, context and hint for one of pydantic's errors."""
     kind, ctx = error["type"], error.get("ctx", {})
     if value is None and kind != "missing":
-        return "there is no value", (), "write one, or remove the key"
+        return "the value is missing", (), "add one, or remove the key"
     given = _given(path, value, positions)
     if kind in _EXPECTED:
         return (
@@ -182,7 +182,7 @@ def word(error: Any, path: Path, value: Any, positions: Positions, filled: bool)
         )
     match kind:
         case "missing":
-            return "this key is required and missing", (), None
+            return "this key is required", (), None
         case "penstock":
             said = isinstance(value, dict | list) or may_hold_secret(path) or positions.written(path) in ctx["message"]
             return ctx["message"], () if said else (f"given: {given}",), ctx["hint"]
@@ -192,7 +192,7 @@ def word(error: Any, path: Path, value: Any, positions: Positions, filled: bool)
         case "greater_than_equal":
             return f"must be at least {ctx['ge']}, got {given}", (), None
         case "too_short":
-            return "needs at least one entry, got none", (), None
+            return "needs at least one entry", (), None
         case "string_too_short":
             return "the text is empty", (), None
         case "union_tag_not_found" | "union_tag_invalid":
@@ -218,7 +218,7 @@ def _word_tag(path: Path, value: Any) -> Wording:
     if not isinstance(value, dict):
         return f"expected a mapping, got {_shown(value)}", (), f"write {{{key}: ..., ...}}"
     if key not in value:
-        return "this key is required and missing", (f"one of: {', '.join(tags)}",), None
+        return "this key is required", (f"one of: {', '.join(tags)}",), None
     given = str(value[key])
     return f'"{given}" is not one of {", ".join(tags)}', (), did_you_mean(given, tags)
 
@@ -236,11 +236,11 @@ def is_step(path: Path) -> bool:
 def _type_hint(kind: str, path: Path, value: Any, positions: Positions, filled: bool) -> str | None:
     written = positions.written(path)
     if filled and kind == "tuple_type":
-        return "a reference gives one value: write it inside the list"
+        return "a reference is a single value: put it inside the list"
     if filled:
-        return "check what the reference gives"
+        return "check the value of the reference"
     if kind == "string_type" and isinstance(value, bool | int | float) and may_hold_secret(path):
-        return "a secret comes by reference: ${env:NAME} or ${file:path}"
+        return "write secrets as references: ${env:NAME} or ${file:path}"
     if kind == "string_type" and isinstance(value, bool):
         return f'YAML reads {written} as {str(value).lower()}; quote it: "{written}"'
     if kind == "string_type" and isinstance(value, int | float):
