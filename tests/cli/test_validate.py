@@ -26,7 +26,7 @@ orders.yaml:13:11 sinks[0].type: "dleta" is not one of delta, iceberg, kafka, po
 def test_validate_good_file_says_so(write: Write, tmp_path: Path) -> None:
     write()
     done = penstock("validate", "orders.yaml", folder=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "orders.yaml: pipeline orders is well defined\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "orders.yaml: pipeline orders is valid\n", "")
 
 
 def test_validate_good_file_as_json(write: Write, tmp_path: Path) -> None:

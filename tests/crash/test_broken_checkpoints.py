@@ -411,7 +411,7 @@ def test_partition_taken_out_of_the_file_is_refused_and_right_when_it_is_put_bac
     one.go_on(2)
     one.change(source={"assign": {one.topic: [0]}})
     one.send()
-    one.blocked("PARTITION_GONE", "put the topic back", "on_data_loss: record")
+    one.blocked("PARTITION_GONE", "add the topic to source.topics", "on_data_loss: record")
     one.change(source={"assign": {one.topic: [0, 1]}})
     assert one.verify().status == 0
     one.drain()

@@ -68,14 +68,14 @@ class Flow:
 
     config: cfg.Flow
     decoder: Decoder
-    """Of a flow that joins sources: the first one's."""
+    """For a flow that joins sources: that of the first source."""
     placed: tuple[PlacedStep, ...]
     computed: SinkExpressions | None
     inlets: tuple[Inlet, ...]
     deleting: tuple[Sink, ...]
-    """The sinks in which tombstones delete."""
+    """The sinks where tombstones delete rows."""
     delete_by: tuple[str, ...]
-    """The keys by which they do; none where they do not."""
+    """The keys by which they delete; empty if they do not."""
     key: RecordDecoder | None
     lane: LaneChoice
     sides: tuple[Side, ...] = ()
@@ -125,7 +125,7 @@ class Pipeline:
     reader: Reader
     targets: Targets
     schemas: Schemas
-    """What the registries gave for the decoders."""
+    """The registry schemas of the decoders."""
     flows: tuple[Flow, ...]
     tables: Tables
 
@@ -298,9 +298,9 @@ def choose_lane(schema: pa.Schema, placed: Sequence[PlacedStep], forced: Lane | 
     if forced == "direct" and reason is not None:
         raise MissingError(
             "LANE_IMPOSSIBLE",
-            "the file asks for `lane: direct`, which this pipeline cannot take",
+            "the file asks for `lane: direct`, which this pipeline does not support",
             context={"because of": reason},
-            hint="leave `lane` out, or change that transform",
+            hint="remove `lane`, or change that transform",
         )
     if forced is not None:
         return LaneChoice(forced, "`lane` in the file says so")

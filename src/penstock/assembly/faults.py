@@ -23,10 +23,10 @@ _UNKNOWN_USER = re.compile(rf"{_PACKAGE}SaslAuthenticationException:? ?([^\n]*)"
 _TLS = re.compile(rf"(?:{_PACKAGE}SslAuthenticationException|javax\.net\.ssl\.SSL\w*Exception):? ?([^\n]*)")
 _LACKS = re.compile(rf"{_PACKAGE}(Topic|Group|TransactionalId|Cluster)AuthorizationException:? ?([^\n]*)")
 _ON = {
-    "Topic": "a right on the topic",
-    "Group": "a right on the consumer group",
-    "TransactionalId": "a right on the transactional id",
-    "Cluster": "a right on the cluster",
+    "Topic": "permission on the topic",
+    "Group": "permission on the consumer group",
+    "TransactionalId": "permission on the transactional id",
+    "Cluster": "permission on the cluster",
 }
 _TLS_CAUSES = (
     (
@@ -37,16 +37,16 @@ _TLS_CAUSES = (
     (
         re.compile(r"No subject alternative (?:DNS|names?)|No name matching|subject alternative names present"),
         "the broker's certificate is for another host",
-        "write the brokers by a name that their certificate has, or give them a certificate with this one",
+        "use a broker host name that is in their certificate, or issue a certificate with this one",
     ),
     (
         re.compile(r"PKIX path|unable to find valid certification path|signature check failed", re.IGNORECASE),
-        "the broker's certificate is of an authority that is not trusted",
-        "check ca_file: it must hold the authority that signed the brokers' certificates",
+        "the broker's certificate is not signed by a trusted CA",
+        "check ca_file: it must contain the CA that signed the brokers' certificates",
     ),
     (
         re.compile(r"fatal alert: (?:certificate_required|bad_certificate|certificate_unknown|unknown_ca)"),
-        "the broker refuses the client certificate, or asks for one",
+        "the broker rejects the client certificate, or requires one",
         "check certificate_file and key_file",
     ),
 )
@@ -60,7 +60,7 @@ def access_refusal(text: str, brokers: str | None) -> MissingError | None:
             "KAFKA_NOT_AUTHENTICATED",
             "connecting through Spark: the brokers rejected the credentials of this pipeline",
             context={**where, "client": found[1]},
-            hint="check username, password and mechanism: the brokers know no such user, or it has another password",
+            hint="check username, password and mechanism: the user does not exist, or the password is wrong",
         )
     if found := _LACKS.search(text):
         return MissingError(
@@ -117,7 +117,7 @@ _STORE_PASSING = re.compile(
     r"SlowDown|\bStatus Code: 5\d\d|AWSStatus500Exception|AWSServiceThrottledException|AWSClientIOException"
     r"|AWSServiceIOException|awssdk\.core\.exception\.(SdkClientException|ApiCall\w*Timeout\w*)"
 )
-"""What S3A raises, inside Spark, when a store does not answer as it should."""
+"""Errors that S3A raises inside Spark if the store does not respond properly."""
 _OVERTAKEN = re.compile(r"(RemoteFileChangedException|PreconditionFailed|Status Code: 412)")
 _UNFIT_PYTHON = re.compile(r"No module named '?penstock|PYTHON_VERSION_MISMATCH|Cannot run program \"[^\"]*python")
 _MOST = 500
@@ -152,36 +152,36 @@ def translate_error(error: BaseException, brokers: str | None = None) -> Penstoc
     if "CONCURRENT_STREAM_LOG_UPDATE" in text or (_OVERTAKEN.search(text) and "MetadataLog" in text):
         return TerminalError(
             "CHECKPOINT_SHARED",
-            "writing to the checkpoint: another run of this pipeline was quicker",
+            "writing to the checkpoint: another run of this pipeline was faster",
             context={"cause": cause},
-            hint="only one run may use a checkpoint; nothing was lost or written twice, and the other run goes on",
+            hint="only one run may use a checkpoint; nothing was lost or duplicated, and the other run continues",
         )
     if (refusal := access_refusal(text, brokers)) is not None:
         return refusal
     if _UNFIT_PYTHON.search(text):
         return MissingError(
             "EXECUTOR_PYTHON_UNFIT",
-            "starting tasks on the executors: their Python is missing, of another version, or lacks Penstock",
+            "starting tasks on the executors: Python is missing there, has another version, or lacks Penstock",
             context={"cause": cause},
-            hint="name a Python of this minor version: cluster: {python: PATH}\n"
-            "and have the packages sent along: cluster: {environment: pack}, or installed there",
+            hint="set a Python of this minor version: cluster: {python: PATH}\n"
+            "and ship the packages: cluster: {environment: pack}, or installed there",
         )
     if is_full(text):
         return disk_full("running the batch", {"cause": cause})
     if _STORE_PASSING.search(text):
         return TransientError(
             "STORAGE_UNAVAILABLE",
-            "reaching the object store through Spark: it does not answer as it should",
+            "connecting to the object store through Spark: unexpected response",
             context={"cause": cause},
-            hint="is the endpoint right, and can this machine reach it?",
+            hint="check the endpoint, and whether this machine can reach it",
         )
     if _TOPIC_GONE in text:
         return TransientError(
             "TOPIC_GONE",
-            "asking for offsets through Spark: the brokers do not know a topic of this pipeline any more",
+            "asking for offsets through Spark: a topic of this pipeline no longer exists",
             context={**({"brokers": brokers} if brokers else {}), "cause": cause},
             hint="was the topic deleted?  remove it from the source, or create it again: a new topic of the same name\n"
-            "begins at its first record, and on_data_loss decides what follows",
+            "is read from its first record if on_data_loss allows it",
         )
     if any(sign in text for sign in _PASSING_CAUSES):
         return TransientError(
@@ -192,9 +192,9 @@ def translate_error(error: BaseException, brokers: str | None = None) -> Penstoc
         )
     return TerminalError(
         "BATCH_FAILED",
-        "running the batch: Spark gave up",
+        "running the batch: the Spark job failed",
         context={"cause": cause},
-        hint="see Spark's log for details; --debug shows the stack",
+        hint="see Spark's log for details; --debug shows the stack trace",
     )
 
 
@@ -204,8 +204,8 @@ def checkpoint_gone(path: str, cause: PenstockError) -> TerminalError:
         "CHECKPOINT_GONE",
         f"checkpoint {path}: it was removed while the pipeline ran",
         context={"cause": cause.context.get("cause", cause.summary)},
-        hint="put a copy back: penstock checkpoint restore FILE\n"
-        "or go on without one, from where the targets stand: penstock run FILE --resume-from-table",
+        hint="restore a backup: penstock checkpoint restore FILE\n"
+        "or continue without one, from the positions of the targets: penstock run FILE --resume-from-table",
     )
 
 
@@ -213,7 +213,7 @@ def refused_step(place: str, step: object, error: BaseException) -> MissingError
     """A transform that Spark's analysis does not take: an unknown function, types that do not go together."""
     return MissingError(
         "SQL_REFUSED",
-        f"{place}: Spark refuses the query",
+        f"{place}: Spark rejects the query",
         context={"cause": _cause(_whole_text(error)) or type(error).__name__, "step": step},
         hint="correct the expression in the pipeline file; nothing was read or written",
     )

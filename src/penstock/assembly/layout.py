@@ -23,7 +23,7 @@ class StreamInput:
     before: tuple[Transform, ...]
     watermark: Watermark | None
     late_for: StatefulTransform | None
-    """The step that rows may come too late for."""
+    """The step that drops late rows."""
 
     def over_arrow(self) -> tuple[Transform, ...]:
         """The first steps, which run with the decoder: those that have an exact Arrow form."""
@@ -44,9 +44,9 @@ class Layout:
     inputs: tuple[StreamInput, ...]
     join: Join | None
     kept: tuple[Transform, ...]
-    """From the first step with state to the last; a join stands before them."""
+    """From the first stateful step to the last; a join comes before them."""
     after: int
-    """The place of the first step that runs in each batch."""
+    """The index of the first step that runs in each batch."""
 
     @property
     def tables(self) -> set[str]:

@@ -30,7 +30,7 @@ class _Place:
     name: str
     location: str
     by_tasks: bool
-    """Whether executors read or write there; else the driver alone."""
+    """Whether executors read or write there; otherwise only the driver does."""
 
 
 def placement_of(config: cfg.PipelineConfig, deploy_mode: DeployMode = "client") -> Placement:
@@ -48,7 +48,7 @@ def placement_of(config: cfg.PipelineConfig, deploy_mode: DeployMode = "client")
 
 
 def shipping_of(config: cfg.PipelineConfig) -> Shipping:
-    """What executors on other machines are sent."""
+    """The files to ship to executors on other machines."""
     cluster = config.cluster or ClusterConfig()
     placement = placement_of(config)
     usual = "installed" if is_submitted() or placement.kind == "kubernetes" else "pack"
@@ -68,8 +68,8 @@ def open_ports(config: cfg.PipelineConfig, placement: Placement) -> list[str]:
     if placement.is_local or not is_unauthenticated(placement, settings):
         return []
     return [
-        f"spark.authenticate is not true: whoever reaches the ports of {placement.master} can run code as its user; "
-        "set it, and spark.authenticate.secret by reference where the cluster does not make one itself"
+        f"spark.authenticate is not true: anyone who can reach the ports of {placement.master} can run code as its "
+        "user; set it, and spark.authenticate.secret by reference unless the cluster creates one"
     ]
 
 
@@ -83,13 +83,13 @@ def check_places(config: cfg.PipelineConfig, placement: Placement) -> list[str]:
     if refused:
         raise MissingError(
             "PATH_NOT_SHARED",
-            f"the machines of {placement.master} do not see this machine's disk",
+            f"the machines of {placement.master} cannot access this machine's disk",
             context={place.name: place.location for place in refused},
-            hint="put them where every machine can reach them, such as s3://bucket/path\n"
-            "or, on a network file system that all of them mount alike, say so: cluster: {shared_paths: [/mnt/...]}",
+            hint="move them to storage that every machine can reach, such as s3://bucket/path\n"
+            "or, for a network file system mounted on all of them, set: cluster: {shared_paths: [/mnt/...]}",
         )
     return [
-        f"{place.name} is on this machine's disk: this pipeline can go on from here alone ({place.location})"
+        f"{place.name} is on this machine's disk: this pipeline can only continue from this machine ({place.location})"
         for place in local
     ]
 

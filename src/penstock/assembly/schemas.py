@@ -21,10 +21,10 @@ from penstock.model.pem import read_pem
 from penstock.registry import RegisteredSchema, RegistrySettings, client_of
 
 Place = tuple[str | int, ...]
-"""The place of a decoder in the file."""
+"""The path of a decoder in the file."""
 
 Schemas = Mapping[Place, RegisteredSchema]
-"""The schema of each decoder that has its columns from a registry."""
+"""The schema of each decoder whose columns come from a registry."""
 
 _MOST_VERSIONS = 100
 _LONGEST_PAUSE_SECONDS = 60.0
@@ -74,7 +74,7 @@ class Registered:
         if found.kind != _KINDS[self.config.format]:
             raise MissingError(
                 "SCHEMA_OF_OTHER_FORMAT",
-                f"reading subject {self.subject}: its schema is of another format",
+                f"reading subject {self.subject}: its schema has another format",
                 context={"the file says": self.config.format, "the registry has": found.kind.lower()},
                 hint="correct format or subject",
             )
@@ -92,7 +92,7 @@ class SchemaUpdates:
         self._decoders = decoders
         self._asks_at = 0.0
         self.away: TransientError | None = None
-        """Why there was no answer the last time."""
+        """Why the last request failed."""
 
     def newest(self, known: Callable[[Place], RegisteredSchema]) -> dict[Place, RegisteredSchema] | None:
         """The newest schemas, `known` ones where nothing is newer; None while a registry is away."""

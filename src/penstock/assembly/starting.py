@@ -24,7 +24,7 @@ from penstock.spark.submitted import is_submitted, overruled, submitted_setting
 Tell = Callable[[str], None]
 _SPECULATION = "spark.speculation"
 _MASTER_SECONDS = 15.0
-"""A master that is being started again is waited for."""
+"""Wait for a master that is being restarted."""
 
 
 def _ignore(text: str) -> None:
@@ -38,13 +38,13 @@ class Needs:
     preload: tuple[str, ...]
     """Modules that the tasks import."""
     tables: bool
-    """Whether Spark SQL meets Delta or Iceberg tables."""
+    """Whether Spark SQL uses Delta or Iceberg tables."""
     light: bool
     """Whether their rows stay out of the JVM."""
     attempts: bool = True
-    """Whether a task may run twice at the same time: not where a sink commits in its tasks."""
+    """Whether a task may run twice at the same time: not if a sink commits in its tasks."""
     shipping: Shipping = field(default_factory=Shipping)
-    """What executors on other machines are sent."""
+    """The files to ship to executors on other machines."""
 
     def together(self, other: Needs) -> Needs:
         """What both need."""
@@ -147,9 +147,9 @@ def pinned_slots(
         if slots is not None and found != slots:
             raise MissingError(
                 "SLOTS_DISAGREE",
-                "the Kafka sinks of this pipeline were begun with different numbers of slots",
+                "the Kafka sinks of this pipeline were started with different numbers of slots",
                 context={"slots": f"{slots} and {found}"},
-                hint="write the same `slots` for all of them: a change is made between two whole batches",
+                hint="set the same `slots` for all of them: a change is made between two complete batches",
             )
         slots = found
         for notice in sink.notices:
@@ -157,7 +157,7 @@ def pinned_slots(
     if slots is not None and any(COORDINATES not in schema.names for schema in schemas):
         raise MissingError(
             "SINK_NEEDS_COORDINATES",
-            f"a Kafka sink with guarantee exactly_once needs the column {COORDINATES}, which the SQL leaves out",
+            f"a Kafka sink with guarantee exactly_once needs the column {COORDINATES}, which the SQL does not select",
             hint=f"select {COORDINATES} as well, or use guarantee: at_least_once",
         )
     return slots

@@ -27,7 +27,7 @@ STATE_SETTINGS = {
     # With it a restart of a query with state can fail in Spark 4.1: SPARK-56461.
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
 }
-"""Spark's settings for a query with state, where the file has none of its own."""
+"""Default Spark settings for a stateful query."""
 
 
 def state_identity(pipeline: Pipeline) -> list[dict[str, Any]]:
@@ -66,10 +66,10 @@ def check_state(pipeline: Pipeline, checkpoint: SparkCheckpoint) -> None:
         return
     raise MissingError(
         "STATE_CHANGED",
-        f"checkpoint {checkpoint.path} holds the state of other steps than the file has now",
+        f"checkpoint {checkpoint.path} has the state of other steps than the file",
         context={"in the checkpoint": _shown(before), "in the file": _shown(now)},
-        hint="take the change back, or start with a new checkpoint (and new tables, where they hold rows already): "
-        "what is in the state cannot become what the new steps would have kept",
+        hint="revert the change, or start with a new checkpoint (and new tables, if they already have rows): the "
+        "state cannot be converted for the new steps",
     )
 
 

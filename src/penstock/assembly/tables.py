@@ -37,7 +37,7 @@ from penstock.transforms import Enrich, LocalRows, Sql, TableRows
 from penstock.transforms.lookup import duplicate_keys
 
 _MOST_BYTES = 2**31 - 1
-"""What an Arrow column of text can hold, whatever `memory` allows."""
+"""The limit of an Arrow text column, regardless of `memory`."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,13 @@ class LoadedTable:
     version: str
     rows: pa.Table | None
     changed: bool
-    """Whether this is another version than that of the batch before."""
+    """Whether this version differs from that of the previous batch."""
 
     @property
     def notice(self) -> str:
         """What a person should know of the change."""
         what = "larger than its memory, joined by Spark" if self.rows is None else f"{self.rows.num_rows:,} rows"
-        return f"table {self.name}: version {self.version} taken up, {what}"
+        return f"table {self.name}: version {self.version} loaded, {what}"
 
 
 @dataclass
@@ -271,7 +271,7 @@ class Lookups:
     tell: Callable[[str], None]
     _loaded: dict[str, LoadedTable] = field(default_factory=dict)
     _carried: dict[tuple[str, str], TableRows] = field(default_factory=dict)
-    """What was carried to the tasks for each step and version."""
+    """What was shipped to the tasks for each step and version."""
     _asked: set[tuple[str, str]] = field(default_factory=set)
 
     def refresh(self) -> set[str]:
@@ -310,8 +310,8 @@ class Lookups:
         if table.rows is None:
             raise MissingError(
                 "TABLE_TOO_LARGE",
-                f"table {step.table} has grown larger than its memory",
-                hint=f"start again: Spark then joins it; or raise tables.{step.table}.memory",
+                f"table {step.table} has grown beyond its memory",
+                hint=f"restart: Spark then joins it; or raise tables.{step.table}.memory",
             )
         key = (repr(step), table.version)
         if key not in self._carried:

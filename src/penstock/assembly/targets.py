@@ -39,7 +39,7 @@ class Targets:
     quarantines: tuple[Sink, ...]
     gaps: Sink | None
     redriven: Callable[[], Sequence[Sink]] = tuple
-    """The sinks that a replay can replace rows of, under the name of the pipeline's redrives: made when asked for."""
+    """The sinks where a replay can replace rows, under the name of the pipeline's redrives; created on demand."""
 
 
 def targets_of(config: cfg.PipelineConfig) -> Targets:

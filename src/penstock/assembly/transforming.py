@@ -53,13 +53,13 @@ class StepContext:
     """What steps are built with besides their own settings."""
 
     folder: Path
-    """Where the user's own modules are."""
+    """The folder of the user's modules."""
     topics: tuple[str, ...] | None
     tables: Tables
     times: Mapping[str, str]
     """The column of the event time of each source that is joined."""
     on_error: OnError
-    """What happens to a row that a step fails on, where the step does not say: it is quarantined if it can be."""
+    """Default for rows that a step fails on: quarantined if possible."""
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def _as_seen(name: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     except pa.ArrowInvalid as error:
         raise DefinitionError(
             "CASE_TABLE_INVALID",
-            f"table {name}: the rows do not agree on the types of their columns",
+            f"table {name}: the rows have different types for the same column",
             context={"cause": str(error).splitlines()[0]},
             hint=f'give the types: {name}: {{schema: "id BIGINT, ...", rows: [...]}}',
         ) from None
@@ -97,9 +97,9 @@ def build_offline(
     if missing:
         raise MissingError(
             "CASE_SCHEMA_MISSING",
-            f"reading by the schemas of a registry: the case file gives none for {', '.join(missing)}",
+            f"reading registry schemas: the case file has none for {', '.join(missing)}",
             context={"given": ", ".join(files) or "none"},
-            hint=f"a test asks no registry; add to the case file:\nschemas:\n  {missing[0]}: FILE.avsc",
+            hint=f"tests do not use a registry; add to the case file:\nschemas:\n  {missing[0]}: FILE.avsc",
         )
     stand_ins = {name: MemoryTable(name, rows) for name, rows in (tables or {}).items()}
     schemas = {place: by_subject[one.subject] for place, one in wanted.items()}
@@ -140,7 +140,7 @@ def _schema(number: int, subject: str, file: str) -> RegisteredSchema:
     if kind is None:
         raise MissingError(
             "CASE_SCHEMA_UNKNOWN",
-            f"reading the schema of {subject}: its kind cannot be told from the file's name",
+            f"reading the schema of {subject}: its kind is not clear from the file name",
             context={"file": PurePath(file).name, "known": ", ".join(_KINDS)},
         )
     return RegisteredSchema(number, kind, read_schema_file(file).decode(errors="replace"), (), subject, 1)

@@ -70,14 +70,14 @@ def _shippable(file: FilePath, folder: FilePath, secret: set[FilePath]) -> str:
     if file.resolve() in secret:
         raise DefinitionError(
             "FILE_IS_SECRET",
-            "packing the pipeline: a file that it would send along is named by ${file:...}, which is for secrets",
+            "packing the pipeline: a file to ship is named by ${file:...}, which is for secrets",
             context={"file": file},
-            hint="take it out of cluster.extra_files, or read it without a reference",
+            hint="remove it from cluster.extra_files, or read it without a reference",
         )
     if not file.is_file():
         raise MissingError(
             "FILE_UNUSABLE",
-            "packing the pipeline: a file of cluster.extra_files is not there",
+            "packing the pipeline: a file of cluster.extra_files does not exist",
             context={"file": file},
         )
     return name_below(folder, file)
@@ -90,9 +90,9 @@ def name_below(folder: FilePath, file: FilePath) -> str:
     except ValueError:
         raise MissingError(
             "FILE_OUTSIDE_FOLDER",
-            "packing the pipeline: a file that it refers to is not below its folder",
+            "packing the pipeline: a referenced file is not below its folder",
             context={"file": file, "folder": folder},
-            hint="put it beside the pipeline file, and refer to it from there",
+            hint="move it next to the pipeline file, and reference it there",
         ) from None
 
 

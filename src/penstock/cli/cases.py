@@ -41,11 +41,9 @@ def test(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="The pipeline files.", show_default=False)],
     case: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this case; may be repeated.")] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Run again whenever a file next to the pipeline is saved.")
+        bool, typer.Option("--watch", help="Run again when a file next to the pipeline is saved.")
     ] = False,
-    update: Annotated[
-        bool, typer.Option("--update", help="Write the actual results into the cases that fail.")
-    ] = False,
+    update: Annotated[bool, typer.Option("--update", help="Write the actual results into failing cases.")] = False,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML, for CI.")] = None,
     as_json: Json = False,
 ) -> None:

@@ -23,7 +23,7 @@ From = Annotated[
     typer.Option(
         "--from",
         metavar="T",
-        help="Where to begin: 2026-01-31T08:00:00Z, earliest, or offsets: orders:0=1500,orders:1=20.",
+        help="Where to start: 2026-01-31T08:00:00Z, earliest, or offsets: orders:0=1500,orders:1=20.",
         show_default=False,
     ),
 ]
@@ -49,14 +49,12 @@ Into = Annotated[
         help="Another path, table or topic to write to; with several sinks SINK=TARGET, which may be repeated.",
     ),
 ]
-Resume = Annotated[
-    str | None, typer.Option(metavar="ID", help="Continue this replay, which was stopped.", show_default=False)
-]
+Resume = Annotated[str | None, typer.Option(metavar="ID", help="Continue this stopped replay.", show_default=False)]
 GiveUp = Annotated[
     str | None,
     typer.Option(
         metavar="ID",
-        help="Abandon this replay, which was stopped: redrives no longer wait for it.",
+        help="Abandon this stopped replay: redrives no longer wait for it.",
         show_default=False,
     ),
 ]
@@ -75,7 +73,7 @@ def replay(
         bool, typer.Option("--accept-missing", help="Continue where some of these records have expired.")
     ] = False,
     again: Annotated[
-        bool, typer.Option("--again", help="Write again what the pipeline's own targets already have of it.")
+        bool, typer.Option("--again", help="Write records again that the pipeline's own targets already have.")
     ] = False,
     dry_run: DryRun = False,
     as_json: Json = False,

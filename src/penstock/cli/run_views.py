@@ -192,7 +192,7 @@ class LiveView:
         return Group(f"{self._title}{self._state}", grid, f"[dim]{total};  Ctrl-C stops cleanly[/]")
 
 
-_REMOVED = "[yellow]stopping[/], its file is gone"
+_REMOVED = "[yellow]stopping[/], its file was removed"
 
 
 @dataclass
@@ -364,7 +364,7 @@ def fleet_text(event: Waiting | Ended | FileChanged | FileRefused) -> str:
     match event:
         case Waiting(error, attempt, delay):
             then = f"try {attempt + 1} in {delay:g} s" if delay is not None else "it is not retried"
-            return f"[red]failed; the others go on[/], {then}\n{_indented(error)}"
+            return f"[red]failed; the others continue[/], {then}\n{_indented(error)}"
         case Ended(done):
             return f"ended: {totals(done)}, {done.seconds:.1f} s"
         case FileChanged(file, change):
@@ -372,7 +372,7 @@ def fleet_text(event: Waiting | Ended | FileChanged | FileRefused) -> str:
             return f"{escape(str(file))} was {change}: {then}"
         case FileRefused(file, error, running):
             then = "the pipeline keeps running as before" if running else "it is not started"
-            return f"[red]{escape(str(file))} cannot be used as it is now[/], {then}\n{_indented(error)}"
+            return f"[red]{escape(str(file))} is not valid now[/], {then}\n{_indented(error)}"
 
 
 def _batch_line(m: BatchMetrics) -> str:

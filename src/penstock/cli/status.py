@@ -49,7 +49,7 @@ def status(files: Files, as_json: Json = False) -> None:
     elif found:
         _show_status(found)
     else:
-        err.print("there is no *.yaml")
+        err.print("no *.yaml found")
     if not found or any(one.error is not None for one in found):
         raise typer.Exit(DefinitionError.exit_code)
 
@@ -223,7 +223,7 @@ def show_diagnosis(found: Diagnosis) -> None:
     """Print the causes, what was checked, and what could not be checked."""
     if found.causes:
         likely = counted(len(found.causes), "likely cause")
-        out.print(f"[bold]{escape(found.pipeline)}[/]: {likely}{', the likeliest first' if found.causes[1:] else ''}")
+        out.print(f"[bold]{escape(found.pipeline)}[/]: {likely}{', most likely first' if found.causes[1:] else ''}")
         if found.idle is not None:
             out.print(f"[yellow]{escape(found.idle)}[/]")
     else:
@@ -289,7 +289,7 @@ def _no_gaps(found: RecordedGaps, since: datetime | None) -> str:
         return "no gap was recorded" + (" since then" if since is not None else "")
     if found.on_data_loss == "fail":
         return (
-            "no gap was ever recorded: with `on_data_loss: fail` a run stops where records are gone, and says which; "
-            "`on_data_loss: record` goes on and writes them down"
+            "no gap was ever recorded: with `on_data_loss: fail` a run stops at lost records and reports them; "
+            "`on_data_loss: record` continues and records them"
         )
     return f"no gap was ever recorded; the first one will make the table {found.table}"

@@ -31,7 +31,7 @@ from penstock.model import BAD_SCHEMA, BatchToken, Manifest, OffsetRange, Refusa
 from penstock.quarantine import Gap, Quarantine
 
 _PASSES = 5
-"""How often a batch is staged for sinks that commit in their slot, before its records are called unstable."""
+"""How many times a batch is staged for sinks that commit in their slot, before it fails as unstable."""
 
 
 def _waited(seconds: float) -> bool:
@@ -45,24 +45,24 @@ class BatchRunner:
     """Runs the batches of one query, one after another, on the driver."""
 
     token: BatchToken
-    """What the tokens of all batches have in common."""
+    """The common part of all batch tokens."""
     flows: CurrentFlows
     batches: Batches
     committer: Committer
     cores: Callable[[], int]
-    """How many slots a batch may have, asked for each: executors come and go."""
+    """The maximum number of slots, evaluated for each batch: executors come and go."""
     enter: Callable[[int, str], None] = lambda batch_id, phase: None
-    """Called with the phase that a batch enters."""
+    """Called when a batch enters a phase."""
     orphans: Orphans | None = None
-    """Clears up after attempts that do not count, where tasks may have several."""
+    """Cleans up after discarded attempts, if tasks may have several."""
     excluded: Callable[[BatchToken, Sequence[Sink]], Excluded] = lambda token, sinks: Excluded()
-    """Records of a batch that stay out of some sinks; asked once the positions of these are read."""
+    """Records of a batch to exclude from some sinks; called once the positions of these sinks are read."""
     topic_ids: Callable[[BatchToken], Mapping[str, str]] = lambda token: {}
-    """The ids of a batch's topics. Raises where a topic is not the one any more that the batch was planned for."""
+    """The ids of a batch's topics. Raises if a topic was re-created since the batch was planned."""
     same_topics: Callable[[Mapping[str, str]], Callable[[], None]] | None = None
-    """The same check for tasks: given the ids, what a slot calls before it commits."""
+    """The same check for tasks: given the ids, returns what a slot calls before it commits."""
     stopped: Callable[[float], bool] = _waited
-    """Waits for this many seconds; true where the run was asked to stop meanwhile."""
+    """Waits for this many seconds; returns true if the run was asked to stop."""
 
     def run(self, frame: Any, batch_id: int) -> BatchMetrics:
         """Carry one batch from its offsets to every sink's commit. After an error it may be run again."""
@@ -93,12 +93,12 @@ class Batch:
         """The records of the batch that the quarantine holds."""
         self.reports: list[SlotReport] = []
         self.later: list[SlotReport] = []
-        """Of further passes, for sinks that had to wait for the quarantine: their records are counted already."""
+        """Reports of later passes, for sinks that had to wait for the quarantine: their records are already counted."""
         self.gaps: list[Gap] = []
         self.landed: list[tuple[Sink, Sequence[Manifest]]] = []
         """What each sink committed."""
         self.refused = 0
-        """How many records the sinks refused at their commits."""
+        """The number of records that the sinks refused at commit."""
 
     def run(self) -> BatchMetrics:
         """The whole of it."""
@@ -227,8 +227,8 @@ class Batch:
             self.later += reports
         raise TerminalError(
             "BATCH_UNSTABLE",
-            f"batch {self.token.batch_id}: every pass over its records finds other bad ones",
-            hint="a step gives another result for the same record each time: make it deterministic",
+            f"batch {self.token.batch_id}: every pass over its records finds different bad records",
+            hint="a step returns different results for the same record: make it deterministic",
         )
 
     def _commit_sink(self, sink: Sink) -> None:

@@ -16,7 +16,7 @@ from penstock.quarantine import Gap
 Bounds = dict[TopicPartition, LogBounds]
 _RECENT_SECONDS = 5.0
 END_PATIENCE = 120.0
-"""How many seconds a log may end before the batch does until that is called a loss."""
+"""How long a log may end before the end of the batch until this counts as data loss."""
 
 
 @dataclass
@@ -26,9 +26,9 @@ class LoggedBatches:
     checkpoint: SparkCheckpoint
     cluster: Cluster
     recreated: frozenset[str] = field(default=frozenset())
-    """Topics that are others than those the checkpoint was made with: the next batch begins where they do."""
+    """Topics that were re-created since the checkpoint was made: the next batch starts at their beginning."""
     gone: frozenset[str] = field(default=frozenset())
-    """Topics that were made again since the batch was begun, which a sink has already: the rest of it is lost."""
+    """Topics that were re-created during a batch that a sink already has: the rest of the batch is lost."""
     _starts: Offsets = field(default_factory=dict)
     _asked_at: float = 0.0
 
@@ -103,11 +103,11 @@ class BatchLog:
     token: BatchToken
     covered: BatchRanges
     check_topics: Callable[[BatchToken], object]
-    """Raises where a topic is not the one any more that the batch was planned for."""
+    """Raises if a topic was re-created since the batch was planned."""
     stopped: Callable[[float], bool]
-    """Waits for this many seconds; true where the run was asked to stop meanwhile."""
+    """Waits for this many seconds; returns true if the run was asked to stop."""
     records_gaps: bool
-    """Whether records that are gone are written down; else they stop the run."""
+    """Whether lost records are recorded as gaps; otherwise they stop the run."""
 
     def __post_init__(self) -> None:
         self._recent: Bounds = self.batches.recent_bounds(self.token.ends)
@@ -136,9 +136,9 @@ class BatchLog:
             if self.stopped(0.5):
                 raise TransientError(
                     "LOG_ENDS_EARLY",
-                    f"batch {token.batch_id}: the log ends before the batch does, and the run was asked to stop",
+                    f"batch {token.batch_id}: the log ends before the end of the batch, and the run was asked to stop",
                     context={str(at): f"ends at {bounds[at].end}, the batch at {end}" for at, end in short.items()},
-                    hint="the next run asks again",
+                    hint="the next run checks again",
                 )
             bounds = None
 

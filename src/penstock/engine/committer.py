@@ -30,11 +30,11 @@ class Purpose(Enum):
 
     STREAM = "stream"
     REWRITE = "rewrite"
-    """A replay or a redrive: no other run works on its batches, so no target is claimed."""
+    """A replay or redrive: no other run works on its batches, so no target is claimed."""
     CATCH_UP = "catch-up"
-    """The batches are ones that other targets have had already: a target that went back is brought forward."""
+    """Other targets already have these batches: a restored target catches up."""
     RECOVER = "recover"
-    """The same for a quarantine that lost records: its number stays as it is until it has all of them again."""
+    """The same for a quarantine that lost records: its commit number stays unchanged until it has all of them again."""
 
     @property
     def claims(self) -> bool:
@@ -54,13 +54,13 @@ class Committer:
     targets: Targets
     purpose: Purpose = Purpose.STREAM
     marks: Sink | None = None
-    """One of the sinks, the last: it is given the bad records, those too that a target refuses at its commit."""
+    """The last of the sinks: gets the bad records, including those that a target refuses at its commit."""
     numbers: Mapping[str, int] = field(default_factory=dict)
-    """How many commits each target had when the run began."""
+    """The number of commits of each target when the run started."""
     table_lock: Callable[[Sink], AbstractContextManager[None]] = lambda sink: nullcontext()
-    """What a commit to a sink's table is made in, where a compaction may be at it."""
+    """Context of a commit to a sink's table, which excludes compaction."""
     after_restart: bool = True
-    """Whether an earlier attempt may have committed something of the next batch."""
+    """Whether an earlier attempt may have committed parts of the next batch."""
     positions: dict[str, Position] = field(default_factory=dict)
     """The position of each target, as far as this process knows."""
     _own: set[str] = field(default_factory=set)
@@ -143,7 +143,7 @@ class Committer:
                 "FENCED",
                 f"sink {sink.name}: another run has committed batch {token.batch_id}, with another quarantine",
                 context={"this run's quarantine": dict(token.quarantine), "the other's": carried},
-                hint="two runs work on one batch, and one of them with another definition: stop one of them",
+                hint="two runs work on the same batch with different definitions: stop one of them",
             )
         self.positions[sink.name] = position
         self._own.add(sink.name)

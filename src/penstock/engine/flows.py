@@ -45,18 +45,18 @@ class CurrentFlows:
     session: Any
     tell: Callable[[str], None]
     late_by: Callable[[int], int] = lambda batch_id: 0
-    """The watermark by which rows of a batch are late, in milliseconds."""
+    """The watermark for late rows of a batch, in milliseconds."""
     pinned: int | None = None
     _schemas: tuple[pa.Schema, ...] = ()
     """The columns that reach the inlets of each flow."""
     staged: tuple[StagedFlow, ...] = ()
-    """The flows as they were put together last."""
+    """The flows as last built."""
     stream: Stream | None = None
-    """The streaming frame of a flow with state; made by `prepare`, and anew for every start of the query."""
+    """The streaming frame of a stateful flow; built by `prepare`, for every start of the query."""
     _refused: dict[Place, RegisteredSchema] = field(default_factory=dict)
-    """The newest schema of each decoder that the tables did not take."""
+    """The newest schema of each decoder that the tables rejected."""
     stale: bool = False
-    """Whether the streaming frame was made with a table that has changed since."""
+    """Whether the streaming frame was built with a table that has changed since."""
 
     @cached_property
     def _updates(self) -> SchemaUpdates:
@@ -150,12 +150,12 @@ class CurrentFlows:
         if fresh:
             if self.stream is not None and any(name in fresh for name in self.stream.layout.tables):
                 self.stale = True
-                raise TransientError("TABLE_CHANGED", "a table that is joined before the state has changed")
+                raise TransientError("TABLE_CHANGED", "a table joined before the state has changed")
             self.stage()
         was_away, newest = self._updates.away, self._updates.newest(self._known)
         if newest is None:
             if not was_away and self._updates.away is not None:
-                self.tell(f"going on with the schemas that are known: {self._updates.away.summary}")
+                self.tell(f"continuing with the known schemas: {self._updates.away.summary}")
             return self._frozen()
         for place, schema in newest.items():
             if schema is not self._known(place):
@@ -173,7 +173,7 @@ class CurrentFlows:
         try:
             newer = self.pipeline.reading({**self.pipeline.schemas, place: schema})
             if [flow.lane.lane for flow in newer.flows] != [flow.lane.lane for flow in self.pipeline.flows]:
-                self._decline(place, schema, "it needs the other lane, which only a restart can take")
+                self._decline(place, schema, "it needs the other lane, which requires a restart")
                 return
             schemas = self._columns(newer)
             _check_sinks(newer, schemas)
@@ -186,12 +186,12 @@ class CurrentFlows:
         added = sorted(_decoded_names(newer) - _decoded_names(self.pipeline))
         self._prepare_sinks(newer, schemas)
         self.stage()
-        self.tell(f"{_named(schema)} is taken up" + (f": new columns {', '.join(added)}" if added else ""))
+        self.tell(f"{_named(schema)} is now used" + (f": new columns {', '.join(added)}" if added else ""))
 
     def _decline(self, place: Place, schema: RegisteredSchema, why: str) -> None:
         """Stay at the schema before this one."""
         self._refused[place] = schema
-        self.tell(f"{_named(schema)} is not taken up: {why}")
+        self.tell(f"{_named(schema)} is not used: {why}")
 
     def _frozen(self) -> tuple[StagedFlow, ...]:
         frozen = self.pipeline.reading(self.pipeline.schemas, frozen=True)
@@ -223,7 +223,7 @@ class CurrentFlows:
                 if _only_lacks(newest, schemas, columns):
                     raise refusal
                 self._refused[place] = refused
-                self.tell(f"{_named(refused)} is not taken up, reading by version {older.version}: {refusal.line}")
+                self.tell(f"{_named(refused)} is not used, still reading with version {older.version}: {refusal.line}")
                 return candidate, columns
         raise refusal
 

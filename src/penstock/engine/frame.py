@@ -37,7 +37,7 @@ from penstock.transforms.step import ExpressionStep, FromSpark
 
 Slots = Sequence[tuple[OffsetRange, ...]]
 Views = Callable[[Any], None]
-"""Makes the tables that the steps name views of a session."""
+"""Registers the tables of the steps as views of a session."""
 _REPORT = "report binary"
 
 
@@ -141,7 +141,7 @@ def with_tried(frame: Any, step: ExpressionStep) -> Any | None:
 _one_at_a_time = threading.Lock()
 _WATERMARK = "spark.watermarkDelayMs"
 _SEGMENT = 1_000_000
-"""More than there are tasks in a stage: a report is identified by its segment and its task."""
+"""More than the tasks of any stage: a report is identified by its segment and task."""
 
 
 class _Reports(AccumulatorParam):  # type: ignore[misc]

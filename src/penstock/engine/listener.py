@@ -22,7 +22,7 @@ class Started:
     partitions: int
     query_id: str | None
     cores: int = 1
-    """How many tasks run at once."""
+    """How many tasks run in parallel."""
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ class MemoryReader:
 
     records: pa.RecordBatch
     given: Given = field(default_factory=Given)
-    """What a registry would answer: a task asks none."""
+    """The registry schemas: a task does not query the registry."""
 
     def read(self, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
         """Yield the records of `ranges`, by partition and offset."""

@@ -46,9 +46,9 @@ class Outlet:
         self._route = route
         self.refused: list[Refusal] = []
         self.deferred: list[str] = []
-        """Sinks that commit in their slot and did not: the slot's bad records have to be quarantined first."""
+        """Sinks that commit in their slot but have not: the slot's bad records must be quarantined first."""
         self.seconds: dict[str, float] = {}
-        """What each sink took."""
+        """The result of each sink."""
         try:
             for inlet in inlets:
                 self._stages.append((inlet, inlet.sink.stage(token, writer, plain(inlet.schema(schema)))))

@@ -37,7 +37,7 @@ class BatchGate:
     def __init__(self, run_batch: RunBatch, until: int | None = None) -> None:
         self._run_batch = run_batch
         self.until = until
-        """The last batch that is let through."""
+        """The last batch to run."""
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._released = threading.Event()

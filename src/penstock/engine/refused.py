@@ -17,14 +17,14 @@ from penstock.contracts import Reader
 from penstock.model import BAD_SCHEMA, COORDINATES, RAW_SCHEMA, OffsetRange, Refusal, TopicPartition, bad_records
 
 EVERYWHERE = ""
-"""Stands for every route and sink of the pipeline."""
+"""Means every route and sink of the pipeline."""
 
 RecordPlace = tuple[str, int, int]
 """Topic, partition and offset of a record."""
 
 
 DECODE = "decode"
-"""The stage of a record that could not be decoded, so that no step has seen it."""
+"""The stage of a record that could not be decoded and reached no step."""
 
 Offsets = Mapping[str, Mapping[TopicPartition, frozenset[int]]]
 
@@ -156,7 +156,7 @@ def _without(rows: pa.RecordBatch, out: Offsets, names: set[str]) -> pa.RecordBa
 
 
 BYTES_GONE = "BYTES_GONE"
-"""The code of a refused record that the topic no longer has: its coordinates are kept, its bytes are lost."""
+"""The code of a refused record that is no longer in the topic: its coordinates are kept, its bytes are lost."""
 
 
 @dataclass

@@ -38,11 +38,11 @@ from penstock.transforms import Dedupe, Enrich, PythonFrame, Sql, Watermark
 from penstock.transforms.columns import find_column, quote
 
 CLOCK = "penstock.clock"
-"""In a trial: the topic of records that only tell the time."""
+"""In a trial: the topic of records that only advance time."""
 EXCLUDED = "penstock.excluded"
-"""The local property with the records of the batch that stay out, pickled."""
+"""The local property with the excluded records of the batch, pickled."""
 LATE = "penstock.late"
-"""The local property with the watermark by which rows of the batch are late, in microseconds."""
+"""The local property with the watermark for late rows of the batch, in microseconds."""
 
 
 class LateRows:
@@ -93,7 +93,7 @@ class Stream:
     layout: Layout
     reports: TaskReports
     clock: bool = False
-    """Whether there are records that only tell the time."""
+    """Whether there are records that only advance time."""
 
     @classmethod
     def over(cls, session: Any, layout: Layout) -> Stream:

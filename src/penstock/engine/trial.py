@@ -57,7 +57,7 @@ class BatchResult:
     counts: Mapping[str, int] = field(default_factory=dict)
     notices: frozenset[str] = frozenset()
     state: pa.Table | None = None
-    """The rows of state that are left; none where the pipeline keeps no state."""
+    """The remaining rows of state; None for a stateless pipeline."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Trial:
     pipeline: Pipeline
     given: Given
     session: Any
-    """None where it needs no Spark: everything is in this process, in one slot."""
+    """None if Spark is not needed: everything runs in this process, in one slot."""
 
     def run(self, batches: Sequence[Batch]) -> list[BatchResult]:
         """Carry the batches one after another; time that passes gives no result of its own unless rows come of it."""
@@ -178,7 +178,7 @@ class _StreamTrial:
         flows = CurrentFlows(pipeline, self.session, lambda text: None, self.checkpoint.late_by)
         flows.prepare()
         stream = flows.new_stream()
-        assert stream is not None, "asked only of a pipeline with state"
+        assert stream is not None, "only for a stateful pipeline"
         stream.clock = True
         inputs = stream.layout.inputs
         frame = stream.frame(self.session, {one.name: self._raw(one) for one in inputs})
@@ -249,8 +249,8 @@ class _StreamTrial:
         if one.watermark is None:
             raise TerminalError(
                 "TRIAL_WITHOUT_TIME",
-                "letting time pass needs a watermark: it is event time that passes",
-                hint="take `advance` out of the case",
+                "advance needs a watermark: it advances event time",
+                hint="remove `advance` from the case",
             )
         last = self.checkpoint.last_begun()
         mark = self.checkpoint.watermark(last) if last is not None else 0

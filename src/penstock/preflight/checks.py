@@ -45,18 +45,18 @@ class Agreement:
     """What the checkpoint and the targets come to before a run: what has to be done first so that they agree."""
 
     resumed: Offsets | None = None
-    """With --resume-from-table: where the new checkpoint begins."""
+    """With --resume-from-table: where the new checkpoint starts."""
     behind: Mapping[str, tuple[OffsetRange, ...]] = field(default_factory=dict)
-    """What each target lacks that is to be caught up before the first batch."""
+    """The ranges that each target must catch up on before the first batch."""
     next: BatchToken | None = None
-    """The batch that the checkpoint runs next, where something has to be caught up before it."""
+    """The next batch of the checkpoint, if targets must catch up before it."""
     torn: Mapping[str, BatchToken] = field(default_factory=dict)
-    """Of a Kafka sink whose last batch is not whole: that batch, to be carried out again first."""
+    """The incomplete last batch of a Kafka sink, which must be repeated first."""
     moved: str | None = None
-    """Why positions that contradict the start are moved on purpose; none where that was not asked for."""
+    """Why positions that contradict the start are moved on purpose; None if not requested."""
     notices: tuple[str, ...] = ()
     numbers: Mapping[str, int] = field(default_factory=dict)
-    """How many commits each target has had."""
+    """The number of commits of each target."""
 
 
 def check_brokers(cluster: Cluster, pipeline: Pipeline) -> dict[TopicPartition, LogBounds]:
@@ -239,13 +239,13 @@ def _sinks_disagree(pipeline: Pipeline, held: Sequence[Standing]) -> TerminalErr
     return TerminalError(
         "RESUME_SINKS_DISAGREE",
         "the targets do not end at the same offsets"
-        + (", and a step keeps state, which cannot be caught up" if pipeline.stateful else ""),
+        + (", and the state of a step cannot catch up" if pipeline.stateful else ""),
         context={sink: p.describe() if p is not None else "holds nothing" for sink, p in positions.items()},
-        hint="undo what put a target back, or start over with new tables and a new checkpoint"
+        hint="undo the restore of the target, or start over with new tables and a new checkpoint"
         if pipeline.stateful
-        else "fill the targets that hold nothing from the beginning of the log:\n"
+        else "fill the empty targets from the beginning of the log:\n"
         "  penstock run FILE --resume-from-table --catch-up\n"
-        "or take them out of the file, resume, and put them back: they then begin with the next batch",
+        "or remove them from the file, resume, and add them again: they then start with the next batch",
     )
 
 
@@ -282,25 +282,25 @@ def _other_run(checkpoint: SparkCheckpoint, held: Sequence[Standing]) -> Termina
     assert position is not None
     return TerminalError(
         "SINK_HOLDS_OTHER_RUN",
-        f"sink {one.sink} already holds batches of pipeline {position.last.pipeline} from another checkpoint",
+        f"sink {one.sink} already has batches of pipeline {position.last.pipeline} from another checkpoint",
         context={
             "checkpoint": f"{checkpoint.path}, query {checkpoint.query_id() or 'none: it is fresh'}",
             "target": position.describe(),
         },
         hint="four ways out:\n"
-        "  put a backup of the checkpoint back: penstock checkpoint restore FILE\n"
+        "  restore a backup of the checkpoint:  penstock checkpoint restore FILE\n"
         "  continue where the targets end:      penstock run FILE --resume-from-table\n"
         "  write to other targets:              other paths and tables, the quarantine's too; rename Kafka sinks\n"
-        "  read again, duplicates and all:      penstock run FILE --accept-duplicates",
+        "  read again, with duplicates:         penstock run FILE --accept-duplicates",
     )
 
 
 def _needs_fresh(checkpoint: SparkCheckpoint, begun: int | None) -> TerminalError:
     return TerminalError(
         "RESUME_NEEDS_FRESH_CHECKPOINT",
-        f"--resume-from-table starts a fresh checkpoint, but {checkpoint.path} has its own place to continue from",
-        context={"last batch begun": begun if begun is not None else "none; but where the first one starts"},
-        hint="point `checkpoint:` at an empty folder; the old one stays as it is",
+        f"--resume-from-table starts a fresh checkpoint, but {checkpoint.path} has its own offsets to continue from",
+        context={"last batch begun": begun if begun is not None else "none, only where the first batch starts"},
+        hint="point `checkpoint:` at an empty folder; the old one is not changed",
     )
 
 
@@ -321,8 +321,8 @@ def start_point(
         used = checkpoint.start_used()
         if used is not None and used != describe_start(start):
             notice = (
-                f"`start: {describe_start(start)}` applies to the first run only and is ignored: this checkpoint began "
-                f"with `{used}` and continues from its own offsets"
+                f"`start: {describe_start(start)}` applies to the first run only and is ignored: this checkpoint "
+                f"started with `{used}` and continues from its own offsets"
             )
         return StartPoint(f"checkpoint, after batch {done if done is not None else 'none'}", offsets, None, notice)
     initial = checkpoint.initial()
@@ -343,7 +343,7 @@ def start_point(
     if unknown:
         raise MissingError(
             "PARTITION_MISSING",
-            f"source.start names {', '.join(map(str, unknown))}, which the source does not have",
+            f"source.start contains {', '.join(map(str, unknown))}, which the source does not have",
             context={"partitions": len(bounds)},
         )
     explicit = {at: named.get(at, EARLIEST) for at in bounds}
@@ -353,7 +353,7 @@ def start_point(
     if outside:
         raise MissingError(
             "START_OUT_OF_RANGE",
-            "source.start names offsets that the log does not have",
+            "source.start contains offsets that are not in the log",
             context={f"{at} {o}": f"the log holds {bounds[at].start}-{bounds[at].end}" for at, o in outside.items()},
         )
     return StartPoint("first run, offsets in the file", _resolved(explicit, bounds), explicit)

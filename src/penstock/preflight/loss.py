@@ -26,7 +26,7 @@ class BatchRanges:
     ranges: tuple[OffsetRange, ...]
     gaps: tuple[Gap, ...]
     seen: frozenset[TopicPartition] = frozenset()
-    """The partitions that batches before this one have read."""
+    """The partitions that earlier batches have read."""
 
 
 def ranges_of_batch(starts: Offsets, ends: Offsets, recreated: frozenset[str] = frozenset()) -> BatchRanges:
@@ -62,7 +62,11 @@ def clip_to_log(batch: BatchRanges, bounds: Mapping[TopicPartition, LogBounds]) 
         start = min(max(wanted.start, log.start), wanted.end)
         end = max(start, min(wanted.end, log.end))
         if start > wanted.start and (wanted.topic, wanted.partition) not in moved_back:
-            gaps.append(_gap(wanted, wanted.start, start, f"the log now starts at {log.start}: retention passed"))
+            gaps.append(
+                _gap(
+                    wanted, wanted.start, start, f"the log now starts at {log.start}: records expired (topic retention)"
+                )
+            )
         if end < wanted.end:
             gaps.append(_gap(wanted, end, wanted.end, f"the log now ends at {log.end}"))
         if start < end:
@@ -74,9 +78,9 @@ def data_loss(gaps: Sequence[Gap], batch_id: int) -> TerminalError:
     """The error for `on_data_loss: fail`: every missing range, exactly."""
     return TerminalError(
         "DATA_LOSS",
-        f"batch {batch_id}: {len(gaps)} range{'s' if len(gaps) > 1 else ''} cannot be read any more",
+        f"batch {batch_id}: {len(gaps)} range{'s' if len(gaps) > 1 else ''} can no longer be read",
         context={f"{g.topic}[{g.partition}] {_span(g)}": g.reason for g in gaps},
-        hint="restore the data, or set `on_data_loss: record` to go on and have each gap written down",
+        hint="restore the data, or set `on_data_loss: record` to continue and record each gap",
     )
 
 
@@ -105,7 +109,7 @@ def log_findings(
     for at, offset in sorted(position.items()):
         log, end = bounds.get(at), max(offset, (open_ends or {}).get(at, offset))
         if log is None:
-            lost.setdefault("PARTITION_GONE", {})[f"{at} from {offset}"] = "not at the brokers, or not read by the file"
+            lost.setdefault("PARTITION_GONE", {})[f"{at} from {offset}"] = "not on the brokers, or not in the file"
         elif offset < log.start:
             lost.setdefault("OFFSETS_BEFORE_LOG", {})[f"{at} {offset}"] = f"the log holds {log.start}-{log.end}"
         elif end > log.end:
@@ -156,10 +160,10 @@ def partition_findings(
             Finding(
                 "PARTITION_LEFT_OUT",
                 True,
-                f"checkpoint {path}: batch {begun} was begun without {len(left_out)} of its partitions",
+                f"checkpoint {path}: batch {begun} was started without {len(left_out)} of its partitions",
                 where,
-                "They were not in the file then, or not at the brokers, and now they are. Carried out as it is, the "
-                "batch would skip them, and the next would read them from their beginning.",
+                "They were missing from the file or the brokers then, but are there now. The batch would skip them, "
+                "and the next batch would read them from the beginning.",
                 REPAIR,
             )
         ]
@@ -171,35 +175,35 @@ def partition_findings(
             f"{len(left_out)} partition{'s' if len(left_out) > 1 else ''} that the last batches left out "
             f"{'are' if len(left_out) > 1 else 'is'} read again",
             where,
-            "A run would read them from their beginning: what was read of them before would come twice.",
-            "to go on where each was left (or with 0, where a partition is another one than then):\n"
+            "A run would read them from the beginning: records that were already read would be duplicated.",
+            "to continue where each one ended (or at 0, if the partition was re-created):\n"
             f"penstock checkpoint fork FILE --to PATH --offsets {spec}\n"
             "then point `checkpoint:` at PATH, and run",
         )
     ]
 
 
-_RECORDS = "With `on_data_loss: record` a run goes on, and writes down what is missing."
+_RECORDS = "With `on_data_loss: record` a run continues, and records what is missing."
 _RECORD_IT = (
-    "where the records are gone for good: set `on_data_loss: record` in the source and run; every gap is written\n"
-    "down: penstock gaps FILE"
+    "if the records are permanently lost: set `on_data_loss: record` in the source and run; to list the gaps:\n"
+    "penstock gaps FILE"
 )
 _SAID = {
     "OFFSETS_BEFORE_LOG": (
         "the checkpoint is before the start of the log",
-        "Retention removed records that were not read yet.",
+        "Records expired (topic retention) before they were read.",
         _RECORD_IT,
     ),
     "OFFSETS_BEYOND_LOG": (
         "the checkpoint is beyond the end of the log",
-        "The topic was re-created or truncated, or its brokers lost records. It may also show briefly after a broker "
-        "failure.",
+        "The topic was re-created or truncated, or its brokers lost records. This can also appear briefly after a "
+        "broker failure.",
         f"after a broker failure, check again in two minutes: penstock checkpoint verify FILE\n{_RECORD_IT}",
     ),
     "PARTITION_GONE": (
-        "the checkpoint has offsets of partitions that are not read any more",
-        "The topic was deleted or re-created with fewer partitions, or taken out of the file.",
-        f"where the file was changed: put the topic back into source.topics\n{_RECORD_IT}",
+        "the checkpoint has offsets of partitions that are no longer read",
+        "The topic was deleted, re-created with fewer partitions, or removed from the file.",
+        f"if the file was changed: add the topic to source.topics again\n{_RECORD_IT}",
     ),
 }
 

@@ -35,11 +35,11 @@ class TopicIds:
     cluster: Cluster
     on_data_loss: str
     recreated: frozenset[str] = frozenset()
-    """The topics that are others than those noted, until a batch has begun where they do."""
+    """The topics that were re-created, until a batch has started where they start."""
     _now: dict[str, str] = field(default_factory=dict)
     """The ids of the topics that this run reads."""
     _former: dict[str, str] = field(default_factory=dict)
-    """For the current batch: the ids of topics that are gone, and that the batch was planned for."""
+    """The topic ids that the current batch was planned for and that no longer exist."""
     _stateful: bool = False
 
     def compare(self, topics: set[str], *, stateful: bool) -> None:
@@ -122,7 +122,7 @@ class TopicIds:
         error: PenstockError = topic_recreated(changed, known, now, stateful=self._stateful)
         if self.on_data_loss == "record" and not self._stateful:
             error = TransientError(
-                error.code, error.summary, context=error.context, hint="the run begins anew with the new topic"
+                error.code, error.summary, context=error.context, hint="the run starts over with the new topic"
             )
         return error
 
@@ -143,20 +143,20 @@ def topic_recreated(
 ) -> TerminalError:
     """The error for offsets that are of other topics of the same names."""
     way_out = (
-        "set `on_data_loss: record` to read the new topic from its beginning and have the gap written down\n"
+        "set `on_data_loss: record` to read the new topic from the beginning and record the gap\n"
         "then: penstock gaps FILE"
     )
     if stateful:
         way_out = (
-            "what the steps remember is of the old topic: begin anew with a checkpoint of its own\n"
+            "the state belongs to the old topic: start over with a new checkpoint\n"
             "penstock checkpoint fork FILE --to PATH --offsets earliest"
         )
     return TerminalError(
         "TOPIC_RECREATED",
-        f"{', '.join(sorted(topics))}: deleted and created again since it was first read; the "
-        "offsets of the checkpoint belong to the old topic",
+        f"{', '.join(sorted(topics))}: re-created since it was first read; the offsets of the "
+        "checkpoint belong to the old topic",
         context={
-            topic: f"id {noted[topic]} in the checkpoint, {now[topic]} at the brokers" for topic in sorted(topics)
+            topic: f"id {noted[topic]} in the checkpoint, {now[topic]} on the brokers" for topic in sorted(topics)
         },
         hint=way_out,
     )
@@ -175,8 +175,8 @@ class SameTopics:
         if changed:
             raise TransientError(
                 "TOPIC_RECREATED",
-                f"{', '.join(sorted(changed))}: deleted and created again while the batch was read",
-                hint="the batch is planned anew",
+                f"{', '.join(sorted(changed))}: re-created while the batch was read",
+                hint="the batch is planned again",
             )
 
 
@@ -186,5 +186,5 @@ def topic_findings(noted: dict[str, str], now: dict[str, str], on_data_loss: str
     if not recreated:
         return []
     error = topic_recreated(recreated, noted, now, stateful=stateful)
-    means = "The same offset is another record now. Going on from it would skip the first records of the new topic."
+    means = "The same offset is a different record now. Continuing would skip the first records of the new topic."
     return [from_error(error, blocks=stateful or on_data_loss == "fail", means=means)]

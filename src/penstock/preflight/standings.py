@@ -28,18 +28,18 @@ class Standing:
     guarantee: Guarantee
     position: Position | None = None
     torn: str | None = None
-    """Which batch each slot of a Kafka sink holds, where its last batch is not whole."""
+    """The batch of each slot of a Kafka sink whose last batch is incomplete."""
     error: str | None = None
-    """Why it could not be asked."""
+    """Why its position could not be read."""
     begun: Position | None = None
-    """Of a torn sink: the newest position of any slot."""
+    """For an incomplete batch: the newest position of any slot."""
     sparse: bool = False
-    """A quarantine, and the like: it has no commit for a batch that has nothing for it."""
+    """True for a quarantine or gaps table, which has no commit for a batch without rows for it."""
     fault: PenstockError | None = None
     """The error that `error` summarises."""
     target: str = field(default="", compare=False)
     redriven: Position | None = None
-    """Where redrives stand, and replays that hold them up."""
+    """The state of redrives, and the replays that block them."""
 
     @property
     def furthest(self) -> Position | None:
@@ -101,7 +101,7 @@ class FormerName:
     """The position of a target under a name that the file does not have any more."""
 
     sink: str
-    """The sink of the file that writes to the target now."""
+    """The sink that now writes to the target."""
     held: Standing
     """Its `sink` is the former name."""
 

@@ -37,7 +37,7 @@ _PATIENCE_SECONDS = 3600.0
 _MOST_WAITING = 1000
 
 Body = dict[str, Any]
-"""An alert as a receiver sees it."""
+"""An alert as the receiver gets it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -75,9 +75,9 @@ class Webhook:
             )
         except (requests.RequestException, ValueError) as error:
             # Their texts have the URL in them.
-            raise NotAcceptedError(f"it cannot be reached ({type(error).__name__})") from None
+            raise NotAcceptedError(f"not reachable ({type(error).__name__})") from None
         if not 200 <= answer.status_code < 300:
-            raise NotAcceptedError(f"it answered {answer.status_code}")
+            raise NotAcceptedError(f"it returned {answer.status_code}")
 
     def close(self) -> None:
         """Nothing is held between alerts."""
@@ -110,7 +110,7 @@ class AlertTopic:
         while not self._outcome and time.monotonic() < deadline:
             producer.poll(0.1)
         if not self._outcome:
-            raise NotAcceptedError("the brokers do not answer")
+            raise NotAcceptedError("the brokers do not respond")
         self._sent = None
         if (fault := self._outcome[0]) is not None:
             # An idempotent producer may be done for after an error; another one begins anew.
@@ -183,7 +183,7 @@ class AlertSender:
             except Exception as error:  # no receiver ends the thread
                 ended = self._ending.is_set()
                 reason = str(error) if isinstance(error, NotAcceptedError) else type(error).__name__
-                self._tell(failing=True, text=f"sending an alert to {self._receiver.name}: {reason}; trying again")
+                self._tell(failing=True, text=f"sending an alert to {self._receiver.name}: {reason}; retrying")
             else:
                 self._tell(failing=False, text=f"{self._receiver.name} accepts alerts again")
                 self._delivered(alert)

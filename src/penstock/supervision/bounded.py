@@ -49,29 +49,29 @@ class BoundedRun:
     """What is run."""
 
     pipeline: Pipeline
-    """Its name is the one under which the targets keep its position."""
+    """The name under which the targets store its position."""
     run_id: str
     """The query id of its tokens."""
     batches: tuple[tuple[OffsetRange, ...], ...]
     folder: Path
-    """Where it notes how far it is."""
+    """Where it stores its progress."""
     reader: Reader | None = None
-    """Left out: the topics themselves."""
+    """Defaults to the topics themselves."""
     marks: Sink | None = None
-    """In place of the quarantine: given the bad records, and committed as the last sink of every batch."""
+    """Replaces the quarantine: gets the bad records, and is committed as the last sink of every batch."""
     at_once: bool = False
     """Whether every sink is committed once, at the end, with one token over all the ranges."""
     rule: Rule = Rule.FOLLOWS
     excluded: Callable[[BatchToken, Sequence[Sink]], Excluded] = lambda token, sinks: Excluded()
-    """For a batch: which of its records stay out of which sinks, because these have them already."""
+    """For a batch: the records to exclude per sink because the sink already has them."""
     settle: Callable[[], object] = lambda: None
-    """Called once every batch is carried, before what is committed at the end."""
+    """Called after the last batch, before the final commit."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """The ids that the topics had when the ranges were chosen; others are pinned by their first batch."""
     check_log: bool = True
-    """Whether the ranges are of topics that must still have them."""
+    """Whether the topics must still contain the ranges."""
     beside: str | None = None
-    """The checkpoint of a stream that may write to the same tables: commits lock them against its compaction."""
+    """The checkpoint of a stream that may write to the same tables; commits lock the tables against its compaction."""
     give_up_after: float = 300.0
 
     @property
@@ -281,7 +281,7 @@ def _pinned_ids(run: BoundedRun, cluster: Cluster | None) -> Callable[[BatchToke
         if changed:
             raise TerminalError(
                 "TOPIC_RECREATED",
-                f"{', '.join(sorted(changed))}: deleted and created again since the ranges to read were chosen",
+                f"{', '.join(sorted(changed))}: re-created since the ranges to read were chosen",
                 context={topic: f"id {known[topic]} then, {now[topic]} now" for topic in sorted(changed)},
                 hint="the records are gone; choose ranges of the new topic",
             )

@@ -53,7 +53,7 @@ from penstock.supervision.bounded import OfSession, cut
 
 BATCH_OFFSETS = 500_000
 QUARANTINED_BEFORE = "QUARANTINED_BEFORE"
-"""The code of a record that is good today and was in a quarantine that went back: its target does not hold it."""
+"""The code of a record that is good now but was in a quarantine that was restored: its target does not have it."""
 
 
 @dataclass
@@ -76,7 +76,7 @@ class CatchUp:
             # Targets that lack the same batch get it with the others: a bad record is then quarantined once for all.
             sinks = [s for s in self.pipeline.sinks if s.name == name or _begins(behind.get(s.name, ()), token)]
             behind |= {s.name: _without(behind[s.name], token) for s in sinks if s.name in behind}
-            self.tell(f"sink {name}: batch {token.batch_id} is run again: some slots do not have it")
+            self.tell(f"sink {name}: batch {token.batch_id} is repeated: some slots do not have it")
             runner = self._runner(
                 self.flows, sinks, GivenBatches([token.ranges], self.topics.cluster, token.batch_id), token
             )
@@ -123,10 +123,11 @@ class CatchUp:
         if blind:
             raise MissingError(
                 "QUARANTINE_NOT_RECOVERABLE",
-                f"{quarantine.name}: cannot determine which records it lost: sink {', '.join(blind)} does not tell "
-                "which records its target holds",
+                f"{quarantine.name}: cannot determine which records it lost: sink {', '.join(blind)} cannot report "
+                "which records its target has",
                 context={"quarantine": quarantine.target},
-                hint="restore the quarantine; or, to go on without what it lost: penstock run FILE --accept-duplicates",
+                hint="restore the quarantine; or, to continue without the lost records: penstock run FILE "
+                "--accept-duplicates",
             )
         pipeline = self.pipeline.with_sinks(LostRecords)
         flows = CurrentFlows(pipeline, self.flows.session, self.tell)
@@ -193,7 +194,7 @@ class _RefuseLost:
     next: Mapping[TopicPartition, int]
 
     def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
-        message = f"sink {self.sink} does not hold it, and the quarantine that held it went back"
+        message = f"sink {self.sink} does not have it, and the quarantine that had it was restored"
         lost = [(t, p, o) for t, p, o in record_places(rows) if o < self.next.get(TopicPartition(t, p), 0)]
         return [Refusal(single_record(place), QUARANTINED_BEFORE, message) for place in lost]
 

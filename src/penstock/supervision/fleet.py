@@ -37,7 +37,7 @@ from penstock.supervision.member import NEVER, FleetApplication, Member
 _TICK = 0.1
 _AFTER_INTERRUPT = 5.0
 _READS = 3
-"""How often a file is read that is written meanwhile."""
+"""How many times to read a file that is being written."""
 
 
 def run_fleet(
@@ -209,7 +209,7 @@ def _written(file: Path) -> int:
 # its bytes. A folder that cannot be read says nothing about its files.
 
 Stats = tuple[tuple[str, int, int, int], ...]
-"""Of each file its path, and when and how it lies on the disk."""
+"""For each file its path, modification time and identity on disk."""
 
 
 @dataclass(frozen=True)

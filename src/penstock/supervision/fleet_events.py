@@ -18,7 +18,7 @@ class FleetOptions:
 
     run: RunOptions = field(default_factory=RunOptions)
     watch: bool = False
-    """Whether files that are added, changed and removed are taken up."""
+    """Whether to follow files that are added, changed and removed."""
     first_delay: float = 10.0
     longest_delay: float = 300.0
     look_every: float = 1.0
@@ -32,7 +32,7 @@ class Waiting:
     attempt: int
     delay: float | None
     again: bool
-    """Whether the same was told before, with nothing in between."""
+    """Whether the same event was reported just before."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,12 @@ class FileRefused:
     file: Path
     error: PenstockError
     running: bool
-    """Whether the pipeline goes on as it was."""
+    """Whether the pipeline continues unchanged."""
 
 
 FleetEvent = Event | Waiting | Ended | FileChanged | FileRefused
 FleetListener = Callable[[str, FleetEvent], None]
-"""Hears the name of the pipeline, or the file that holds none, and what happened; from any thread, one at a time."""
+"""Called with the name of the pipeline, or the file without one, and the event; from any thread, one at a time."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class FleetSummary:
 
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     carried: RunSummary = field(default_factory=RunSummary)
-    """Every batch, also of pipelines that were started again, and of files that are no longer there."""
+    """Every batch, including those of restarted pipelines and removed files."""
 
     @property
     def errors(self) -> dict[str, PenstockError]:

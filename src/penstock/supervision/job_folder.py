@@ -25,9 +25,9 @@ Ranges = Annotated[
     BeforeValidator(lambda lists: tuple(OffsetRange(*parts) for parts in lists)),
     PlainSerializer(lambda ranges: [[r.topic, r.partition, r.start, r.end] for r in ranges]),
 ]
-"""Offset ranges, in JSON a list of four for each."""
+"""Offset ranges; in JSON, a list of four values each."""
 Folder = Annotated[Path, Field(exclude=True)]
-"""A folder that is known from where the plan was found, and not part of it."""
+"""The folder where the plan was found; not part of the plan."""
 
 
 @dataclass(frozen=True)

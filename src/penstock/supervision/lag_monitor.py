@@ -19,8 +19,8 @@ from penstock.model import TopicPartition, lags_of
 
 LOOK_SECONDS = 5.0
 _AGES_EVERY = 4
-"""Reading records for their timestamps costs more than asking for offsets: it is done every fourth time, and not for a
-partition whose first unread record is still the one that was read."""
+"""Reading records for their timestamps costs more than listing offsets: it is done every fourth time, and not for a
+partition whose first unread record is still the same."""
 _BROKER_SECONDS = 5.0
 
 
@@ -32,7 +32,7 @@ class LagSample:
     committed: Offsets
     ends: Offsets
     behind: Mapping[TopicPartition, float] = field(default_factory=dict)
-    """The age in seconds of the first unread record, or the most that it can be; where one waits, and that is known."""
+    """The age in seconds of the first unread record, or its upper bound; None if unknown or nothing waits."""
 
     @property
     def lags(self) -> Offsets:

@@ -45,7 +45,7 @@ class Member:
         self.due = NEVER
         """When it is started, on the monotonic clock."""
         self.next: PipelineConfig | None = None
-        """The definition to go on with when the run has stopped."""
+        """The definition to continue with when the run has stopped."""
         self.removed = False
         self.outcome = Outcome()
         self._options, self._listener = options, listener
@@ -180,7 +180,7 @@ def _forget_locals(error: BaseException) -> None:
 
 _BUILT_AT_ONCE = 8
 _IDLE_MILLIS = 10
-"""How long Spark waits by default until it asks again for new records, when there were none."""
+"""Spark's default delay before it polls again for new records if there were none."""
 
 
 class FleetApplication:
@@ -196,15 +196,15 @@ class FleetApplication:
             "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
         }
         self.problems: list[Problem] = []
-        """Where one asks for another way into the same store than one before it."""
+        """Refuses connection settings for a store that differ from those of an earlier pipeline."""
         for config in configs:
             ways_in = store_settings_of(config)
             if any(self.settings.get(name, value) != value for name, value in ways_in.items()):
                 self.problems.append(
                     config.positions.problem(
                         ("storage",),
-                        "this store is shared with other pipelines, which connect to it with other settings",
-                        hint="write the same `storage` for the same buckets, or run them apart",
+                        "other pipelines connect to this store with other settings",
+                        hint="use the same `storage` for the same buckets, or run them separately",
                     )
                 )
             self.settings |= {**ways_in, **reveal(of_application(config.spark))}
@@ -229,7 +229,7 @@ class FleetApplication:
             config.positions.problem(
                 ("spark", name),
                 f"{name} belongs to the Spark application, which already runs with another value",
-                hint="stop all of them and start again, or leave it out",
+                hint="stop all of them and restart, or remove it",
             )
             for name, value in own.items()
             if self.settings.get(name) != value
@@ -238,8 +238,8 @@ class FleetApplication:
             found.append(
                 config.positions.problem(
                     ("storage",),
-                    "it needs a store that the running application was not started with",
-                    hint="stop all of them and start again",
+                    "it needs a store that the running application has no settings for",
+                    hint="stop all of them and restart",
                 )
             )
         return found
@@ -251,9 +251,10 @@ class FleetApplication:
             log = {"log": self._options.run.log} if self._options.run.log is not None else {}
             raise TransientError(
                 "SPARK_LOST",
-                "running the pipelines: Spark's process has ended",
+                "running the pipelines: the Spark process has ended",
                 context={"exit code": process.returncode, **log},
-                hint="see its log, memory is the usual cause; after a restart each continues where it stopped",
+                hint="see its log; memory is the usual cause. After a restart, each pipeline continues where it "
+                "stopped",
             )
 
     def _needs(self) -> list[Needs]:

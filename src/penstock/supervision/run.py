@@ -108,7 +108,7 @@ def _run_queries(run: RunContext) -> None:
             return
     checkpoint.note_sinks({sink.name: sink.target for sink in run.pipeline.sinks}, agreed.numbers)
     if again := pending_reruns(checkpoint):
-        flows.tell(f"{len(again)} batches are run again to rebuild the state: the checkpoint was restored from a copy")
+        flows.tell(f"{len(again)} batches are repeated to rebuild the state: the checkpoint was restored from a backup")
     while True:
         done_before = run.summary.batches
         query: RunningQuery | None = None

@@ -50,7 +50,7 @@ from penstock.supervision.upkeep import Chores, lock_of
 from penstock.supervision.watchdog import Watchdog
 
 _WITH_SPARK = ("Processing new data", "No new data but cleaning up state")
-"""What Spark says of a query whose batch has begun."""
+"""Spark's status messages of a query whose batch has started."""
 _TELL_AGAIN_SECONDS = 60.0
 _ASK_SECONDS = 5.0
 _QUERY_SECONDS = 10.0
@@ -73,7 +73,7 @@ class RunContext:
     control: FlowControl
     summary: RunSummary
     started: bool = False
-    """Whether the listener knows that the query runs."""
+    """Whether the listener was notified that the query runs."""
     revived_at: float | None = None
     """When it was last reported that Spark could not call back."""
 
@@ -104,7 +104,7 @@ class RunningQuery:
         self._garbage: Garbage | None = None
         self._query: Any = None
         self._known = threading.Event()
-        """Set once Spark has given the query; its first batch may have begun before."""
+        """Set once Spark has returned the query; its first batch may have started before."""
         self._watchdog: Watchdog | None = None
         self._phase: str | None = None
         self._idle_since: float | None = None
@@ -267,7 +267,7 @@ class RunningQuery:
             if run.revived_at is None or now - run.revived_at > _TELL_AGAIN_SECONDS:
                 run.revived_at = now
                 text = (
-                    "Spark lost its callback connection to this process, probably because no file descriptor was left "
+                    "Spark lost its callback connection to this process, probably because file descriptors ran out "
                     "(ulimit -n); the connection is restored"
                 )
                 run.listener(Stalled(text))

@@ -113,10 +113,10 @@ def _held(file: IO[str], how: int = fcntl.LOCK_EX) -> bool:
 
 
 FEW_FILES = 8
-"""A running pipeline compacts a table with more small files than this."""
+"""A running pipeline compacts tables with more small files than this."""
 
 SHORTEST_KEEP = timedelta(hours=1)
-"""No clean-up removes what was current within this time: readers and running batches may still need it."""
+"""Clean-up keeps everything that was current within this time: readers and running batches may still need it."""
 
 
 @dataclass(frozen=True)
@@ -145,16 +145,16 @@ class Tended:
     def line(self) -> str | None:
         """For people; none where there was nothing to do."""
         if self.error is not None:
-            return f"maintenance of {self.table.name} was not done: {one_line(self.error)}"
+            return f"maintenance of {self.table.name} failed: {one_line(self.error)}"
         done = []
         if self.compacted.removed:
-            done.append(f"{self.compacted.removed:,} files joined into {self.compacted.added:,}")
+            done.append(f"{self.compacted.removed:,} files compacted into {self.compacted.added:,}")
         if self.cleaned.files:
             done.append(f"{self.cleaned.files:,} files removed")
         if self.cleaned.versions:
             done.append(f"{self.cleaned.versions:,} snapshots expired")
         if self.compacted.left:
-            done.append(f"not all of it: {self.compacted.left}")
+            done.append(f"incomplete: {self.compacted.left}")
         return f"maintenance of {self.table.name}: {', '.join(done)} ({self.seconds:.1f} s)" if done else None
 
 
@@ -290,7 +290,7 @@ class Chores:
             for line in upkeep(self._pipeline, self._session, within, maintenance.keep):
                 self._tell(line)
         except Exception as error:
-            self._tell(f"maintenance was not done: {one_line(error)}")
+            self._tell(f"maintenance failed: {one_line(error)}")
 
     def _back_up(self) -> None:
         asked = self._pipeline.config.checkpoint_backup
@@ -311,4 +311,4 @@ class Chores:
                 made = make_backup(checkpoint, place, self._pipeline.config.name, asked.keep)
                 self._tell(f"checkpoint copied: {made.path}")
             except Exception as error:
-                self._tell(f"the checkpoint was not copied: {one_line(error)}")
+                self._tell(f"copying the checkpoint failed: {one_line(error)}")

@@ -29,10 +29,10 @@ class Watchdog:
     """Watches the batches of one query. `progressed` may be called from any thread, `look` from one."""
 
     stalled_after: float
-    """Seconds; 0 for a warning alone."""
+    """Seconds; 0 only warns."""
     listener: Listener
     work: Callable[[], Work]
-    """What is done for the query; asked every few seconds while a batch runs in this process."""
+    """Polled every few seconds while a batch runs in this process."""
     clock: Callable[[], float] = time.monotonic
     _steps: int = 0
     _seen: tuple[int, int, bool] | None = None
@@ -64,7 +64,7 @@ class Watchdog:
         quiet = now - self._since
         limit = self.stalled_after if in_hand else min(self.stalled_after or HANDOVER_SECONDS, HANDOVER_SECONDS)
         running = f"in the phase {phase}" if phase else "running in this process"
-        where = running if in_hand else "not handed over by Spark"
+        where = running if in_hand else "waiting in Spark"
         text = f"the open batch has shown no progress for {quiet:.0f} s: it is {where}"
         if not self._warned and quiet >= min(WARN_SECONDS, limit / 2 if limit else WARN_SECONDS):
             self._warned = True
@@ -75,6 +75,6 @@ class Watchdog:
                 "BATCH_STALLED",
                 text,
                 context={"limit": f"{limit:g} s"},
-                hint="nothing is lost: the batch is run again with the same offsets\n"
-                "where batches really take that long without a sign: --stalled-after SECONDS",
+                hint="nothing is lost: the batch is retried with the same offsets\n"
+                "if batches really take that long without progress: --stalled-after SECONDS",
             )

@@ -66,7 +66,7 @@ def test_diagnose_numbers_several_causes(capsys: pytest.CaptureFixture[str]) -> 
     cause = Cause("SLOW_SINK", 0.8, "sink [out] is slow", ("1 s of 2 s",), "sinks[0].options: {a: b}")
     show_diagnosis(Diagnosis("orders", datetime.now(UTC), (cause, cause)))
     printed = capsys.readouterr().out
-    assert "2 likely causes, the likeliest first" in printed
+    assert "2 likely causes, most likely first" in printed
     assert "2. sink [out] is slow  SLOW_SINK\n   1 s of 2 s\n   change: sinks[0].options: {a: b}\n" in printed
 
 

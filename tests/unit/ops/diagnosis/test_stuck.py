@@ -60,7 +60,7 @@ def test_batch_stuck_says_which_process_to_end(tmp_path: Path) -> None:
 
 
 def test_batch_stuck_says_what_it_waits_for(tmp_path: Path) -> None:
-    waiting = run("running", "waiting to try again: SINK_UNREACHABLE")
+    waiting = run("running", "waiting to retry: SINK_UNREACHABLE")
     retries = (RetryNoted("SINK_UNREACHABLE", "connecting: refused"),)
     evidence = caught_up(behind(config(tmp_path), checkpoint=opened(30), run=waiting, retries=retries))
     [cause] = causes(evidence)
