@@ -1,8 +1,8 @@
-"""What Spark, its Kafka client and the disk raise, as Penstock's errors: the cause on top, and whether it is transient.
+"""Translates errors of Spark, its Kafka client and the disk into Penstock's errors: the cause first, and whether it is
+transient.
 
-Spark wraps what its Kafka source hears in errors of its own, so only the text is left to judge by; it is told in the
-words of librdkafka's errors. An error that tells of a full disk seldom says which: the place of the pipeline with the
-least room is named.
+Spark wraps errors of its Kafka source, so only their text can be matched; messages follow those for librdkafka.
+Disk-full errors rarely name the disk: the location with the least free space is reported.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _TLS_CAUSES = (
 
 
 def access_refusal(text: str, brokers: str | None) -> MissingError | None:
-    """The error where a report of Spark says that the brokers do not let its client in, or it them."""
+    """The error if a Spark report shows that the brokers rejected the client, or the client the brokers."""
     where = {"brokers": brokers} if brokers else {}
     if found := _UNKNOWN_USER.search(text):
         return MissingError(
@@ -78,13 +78,13 @@ def access_refusal(text: str, brokers: str | None) -> MissingError | None:
             return MissingError(
                 "KAFKA_TLS", f"connecting through Spark: the TLS handshake failed: {cause}", context=said, hint=hint
             )
-    # A handshake that broke off: the broker may have gone meanwhile.
+    # An interrupted handshake: the broker may have stopped.
     return None
 
 
 @contextmanager
 def full_disks_named(config: PipelineConfig) -> Iterator[None]:
-    """Name the place with the least room in errors that tell of a full disk."""
+    """Name the location with the least free space in disk-full errors."""
     try:
         yield
     except PenstockError as error:
@@ -132,16 +132,16 @@ _PLACES = ("at ", 'File "', "Traceback", "...", "JVM stacktrace", "^", "===", "A
 
 
 def only_reporting_failed(error: BaseException) -> bool:
-    """Whether Spark fell over its own progress report, after the batch was done and committed.
+    """Whether Spark failed in its own progress report after the batch was committed.
 
-    Spark 4.1's Kafka source does so for a batch that is run again after a restart: the report wants offsets
-    that were not asked for (SPARK-57438). Starting the query again goes on with the next batch.
+    Spark 4.1's Kafka source does so for a batch that is repeated after a restart: the report needs offsets that were
+    not fetched (SPARK-57438). Restarting the query continues with the next batch.
     """
     return 'Cannot invoke "scala.collection.IterableOps.map(' in str(error)
 
 
 def translate_error(error: BaseException, brokers: str | None = None) -> PenstockError:
-    """Whatever came out of Spark as one of Penstock's errors: the cause on top, no Java stack."""
+    """Translate an error of Spark into a Penstock error: the cause first, no Java stack trace."""
     if isinstance(error, PenstockError):
         return error
     text = _whole_text(error)
@@ -199,7 +199,7 @@ def translate_error(error: BaseException, brokers: str | None = None) -> Penstoc
 
 
 def checkpoint_gone(path: str, cause: PenstockError) -> TerminalError:
-    """What a run that finds its checkpoint removed ends with, whatever it was that failed first."""
+    """The error of a run whose checkpoint was removed, whatever failed first."""
     return TerminalError(
         "CHECKPOINT_GONE",
         f"checkpoint {path}: it was removed while the pipeline ran",
@@ -225,7 +225,7 @@ def _whole_text(error: BaseException) -> str:
 
 
 def _cause(text: str) -> str:
-    """The one line of a Java or Python report that says what went wrong."""
+    """The line of a Java or Python stack trace that names the cause."""
     raised = _PYTHON_RAISED.search(text)
     named = _CONDITION.search(text)
     if raised is not None:

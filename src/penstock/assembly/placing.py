@@ -34,7 +34,7 @@ class _Place:
 
 
 def placement_of(config: cfg.PipelineConfig, deploy_mode: DeployMode = "client") -> Placement:
-    """Where a run of the pipeline has its executors: as spark-submit was told, else as the file says."""
+    """Where the executors of a run are: as given to spark-submit, else as in the file."""
     asked = cfg.reveal(config.spark).get("spark.master", LOCAL)
     placement = Placement((submitted_setting("spark.master") if is_submitted() else None) or asked, deploy_mode)
     if placement.kind == "other":
@@ -74,7 +74,7 @@ def open_ports(config: cfg.PipelineConfig, placement: Placement) -> list[str]:
 
 
 def check_places(config: cfg.PipelineConfig, placement: Placement) -> list[str]:
-    """Stop where a machine of the cluster cannot see a place that it needs; what is worth a word is given back."""
+    """Stop if a machine of the cluster cannot access a location that it needs; returns notices."""
     if placement.shares_disk:
         return []
     shared = [PurePath(path) for path in (config.cluster.shared_paths if config.cluster is not None else ())]
@@ -144,7 +144,7 @@ def _named_in(at: str, options: Mapping[str, str]) -> Iterator[_Place]:
 
 
 def _registry_files(at: str, value: object) -> Iterator[_Place]:
-    """The certificates that registries are given by path: a task asks them too. Those of `security` travel as text."""
+    """The certificate files of registries, which tasks also query. Those of `security` are shipped as text."""
     if isinstance(value, cfg.RegistryConfig):
         for name in ("ca_file", "certificate_file", "key_file"):
             if (file := getattr(value, name)) is not None:

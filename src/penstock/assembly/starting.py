@@ -99,7 +99,7 @@ def application(
 
 
 def _without_second_attempts(settings: Mapping[str, str], needs: Needs, tell: Tell) -> dict[str, str]:
-    """Settings without speculation, where a second attempt would take its slot from the first, and so on for ever."""
+    """Settings without speculation if a second attempt would fence the first one, and so on forever."""
     asked = (submitted_setting(_SPECULATION) if is_submitted() else None) or settings.get(_SPECULATION, "false")
     if needs.attempts or asked != "true":
         return dict(settings)
@@ -108,7 +108,7 @@ def _without_second_attempts(settings: Mapping[str, str], needs: Needs, tell: Te
 
 
 def _packing(tell: Tell) -> Callable[[int, int], None]:
-    """Tells of the packing of the Python packages, quarter by quarter."""
+    """Reports the progress of packing the Python packages, in quarters."""
 
     def progress(done: int, of: int) -> None:
         if done == 1:
@@ -140,7 +140,7 @@ def session_for(
 def pinned_slots(
     pipeline: Pipeline, cores: int, schemas: Sequence[pa.Schema], tell: Callable[[str], None]
 ) -> int | None:
-    """The number of slots that every batch has to have, where a sink commits in its slot."""
+    """The fixed number of slots of every batch, if a sink commits in its slot."""
     slots: int | None = None
     for sink in pipeline.slot_sinks:
         found = sink.pin(slots or cores)

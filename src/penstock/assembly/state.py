@@ -1,6 +1,7 @@
-"""What a checkpoint's state depends on, noted at its first run and compared before every other.
+"""What the state in a checkpoint depends on, stored at the first run and compared before every later one.
 
-Spark finds such a change late, with a stack, or not at all: a window of another length goes on with the old one's rows.
+Spark detects such a change late, with a stack trace, or not at all: a window of another length continues with the old
+rows.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ STATE_SETTINGS = {
 
 
 def state_identity(pipeline: Pipeline) -> list[dict[str, Any]]:
-    """What the state of a pipeline depends on, step by step; empty where it keeps none."""
+    """What the state of a pipeline depends on, step by step; empty if it is stateless."""
     return [one for flow in pipeline.flows for one in _identities(flow)]
 
 
@@ -57,7 +58,7 @@ def _kept(step: Any, entering: pa.Schema | None, leaving: pa.Schema | None) -> d
 
 
 def check_state(pipeline: Pipeline, checkpoint: SparkCheckpoint) -> None:
-    """Raise where the checkpoint's state is not what the steps of the file would keep."""
+    """Raise if the state in the checkpoint does not match the steps of the file."""
     if checkpoint.last_begun() is None:
         return
     noted, now = checkpoint.state_noted(), state_identity(pipeline)

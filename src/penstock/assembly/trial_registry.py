@@ -1,7 +1,7 @@
-"""Schemas from files in place of a registry, and tables as rows of a case file, so that a trial needs no service.
+"""Schemas from files instead of a registry, and tables as rows of a case file, so that a trial needs no service.
 
-Each schema file counts as registered under its subject; its id is its place in the list, from 1 up. A record that names
-another id cannot be read: that is reported, and the network is not asked.
+Each schema file counts as registered under its subject; its id is its index in the list, from 1. A record with another
+id cannot be read: that is reported without using the network.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Given:
     schemas: tuple[RegisteredSchema, ...] = ()
 
     def remember(self) -> None:
-        """Let the clients of this process know the schemas, as if they had asked."""
+        """Add the schemas to the caches of the clients of this process."""
         for registry in self.registries:
             client = client_of(registry)
             for schema in self.schemas:
@@ -87,7 +87,7 @@ class Given:
 def build_offline(
     config: cfg.PipelineConfig, files: Mapping[str, str], tables: Mapping[str, pa.Table] | None = None
 ) -> tuple[Pipeline, Given]:
-    """A pipeline whose registries are stood in for by schema files, by subject, and its tables by rows."""
+    """A pipeline with registries replaced by schema files, by subject, and tables replaced by rows."""
     given = Given(
         tuple(dict.fromkeys(_registries(config))), tuple(_schema(n, *one) for n, one in enumerate(files.items(), 1))
     )

@@ -11,12 +11,12 @@ from penstock.config.files import referred_to_in, secret_files
 from penstock.config.problems import Path
 from penstock.errors import DefinitionError, MissingError
 
-if TYPE_CHECKING:  # it brings in Arrow, which `validate` does without
+if TYPE_CHECKING:  # it imports Arrow, which `validate` does not need
     from penstock.spark.shipping import UserCode
 
 
 def folder_of(config: cfg.PipelineConfig) -> FilePath:
-    """Where the modules of a pipeline are: in the folder of its file."""
+    """The module folder of a pipeline: the folder of its file."""
     return config.file.absolute().parent if config.file is not None else FilePath.cwd()
 
 
@@ -46,10 +46,11 @@ def code_behind(config: cfg.PipelineConfig) -> frozenset[FilePath]:
 
 
 def code_to_ship(config: cfg.PipelineConfig) -> UserCode | None:
-    """What goes to other machines of the user's own: the modules that its steps import, and the files that it lists.
+    """The user's files to ship to other machines: the modules that the steps import, and the listed files; nothing else
+    in the folder.
 
-    Nothing else that lies in the folder does. Raises where one of them is outside of it, or holds a secret: a file to
-    which this pipeline file or one beside it refers by `${file:...}`.
+    Raises if one of them is outside the folder, or contains a secret: a file that this or a neighbouring pipeline file
+    references by `${file:...}`.
     """
     from penstock.spark.shipping import UserCode
 
@@ -66,7 +67,7 @@ def code_to_ship(config: cfg.PipelineConfig) -> UserCode | None:
 
 
 def _shippable(file: FilePath, folder: FilePath, secret: set[FilePath]) -> str:
-    """The name of a file below the folder. Raises where it must not be sent."""
+    """The name of a file relative to the folder. Raises if it must not be shipped."""
     if file.resolve() in secret:
         raise DefinitionError(
             "FILE_IS_SECRET",
@@ -84,7 +85,7 @@ def _shippable(file: FilePath, folder: FilePath, secret: set[FilePath]) -> str:
 
 
 def name_below(folder: FilePath, file: FilePath) -> str:
-    """The name of a file as seen from a folder that it is in. Raises where it is not."""
+    """The name of a file relative to a folder. Raises if it is outside."""
     try:
         return str(file.absolute().resolve().relative_to(folder.resolve()))
     except ValueError:

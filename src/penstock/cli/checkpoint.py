@@ -39,7 +39,7 @@ def show(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show batches, offsets and lag, state, and what each sink's own token says; no JVM."""
+    """Show batches, offsets and lag, state, and the token of each sink; no JVM."""
     from penstock.config import load
     from penstock.ops.checkpoint.show import show_batch, show_checkpoint
 
@@ -67,7 +67,7 @@ def repair(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be changed, or why not.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Repair a damaged checkpoint where that is provably safe; a copy is made first. Exit 3 where it is not."""
+    """Repair a damaged checkpoint if that is provably safe; a copy is made first. Exit 3 if not."""
     from penstock.config import load
     from penstock.ops.checkpoint.repair import apply_repair, plan_repair
 
@@ -169,7 +169,7 @@ def fork(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Make a new checkpoint that starts where you say; the old one stays as it is."""
+    """Make a new checkpoint that starts at chosen offsets; the old one is not changed."""
     from penstock.assembly.reaching import storage_of
     from penstock.config import load
     from penstock.ops.checkpoint.fork import apply_fork, plan_fork
@@ -194,7 +194,7 @@ def adopt(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Continue where another Structured Streaming job on Kafka stopped; its checkpoint stays as it is."""
+    """Continue where another Structured Streaming job on Kafka stopped; its checkpoint is not changed."""
     from penstock.config import load
     from penstock.ops.checkpoint.adopt import apply_adopt, plan_adopt
 

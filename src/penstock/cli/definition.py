@@ -90,7 +90,7 @@ def check(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what the registry's newest schemas would change or break, before anyone deploys; exit 3 on a break."""
+    """Show what the newest registry schemas would change or break; exit 3 on a break."""
     from penstock.config import load
     from penstock.ops.schema import plan_schema_check
 

@@ -155,7 +155,7 @@ def status(
     folder: Dir = None,
     as_json: Json = False,
 ) -> None:
-    """Say whether the local Kafka, schema registry and Spark cluster are up, and where."""
+    """Show whether the local Kafka, schema registry and Spark cluster are up, and where."""
     from penstock.devstack import SecureStack, read_status
 
     where = _folder(folder)

@@ -35,7 +35,7 @@ def plan(
         bool, typer.Option("--acls", help="Only print the ACLs that the pipeline needs on its brokers; no network.")
     ] = False,
 ) -> None:
-    """Check a pipeline against brokers, tables and checkpoint; say what a run would do, and in which lane."""
+    """Check a pipeline against brokers, tables and checkpoint; show what a run would do, and in which lane."""
     from penstock.config import load
     from penstock.ops.acls import plan_rights
     from penstock.ops.plan import plan_run

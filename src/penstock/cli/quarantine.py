@@ -1,4 +1,4 @@
-"""`penstock quarantine`: bad records, with their bytes, and the way back in."""
+"""`penstock quarantine`: list, inspect and redrive bad records."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def redrive(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Bring records back in through the pipeline as it is now, exactly once. Ctrl-C finishes the current batch."""
+    """Process records again with the current pipeline, exactly once. Ctrl-C finishes the current batch."""
     from penstock.config import load
     from penstock.ops.redrive.redrive import plan_redrive, try_redrive
 

@@ -78,7 +78,7 @@ def replay(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Run some offsets again, next to the live run, into another target or, where that is safe, into the same one."""
+    """Process offsets again, next to the live run, into another target or, if safe, into the same one."""
     from penstock.config import load
     from penstock.ops.replay.folder import ReplayRequest
     from penstock.ops.replay.replay import give_up_replay, plan_replay, refuse_missing

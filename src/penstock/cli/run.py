@@ -67,7 +67,7 @@ def run(
 ) -> None:
     """Run a pipeline, or several. SIGTERM and Ctrl-C finish the current batch of each and exit 0.
 
-    When one of several fails, the others go on, and it is retried after 10 seconds at first, up to 5 minutes later.
+    If one of several fails, the others continue, and it is retried after 10 seconds at first, up to 5 minutes later.
     The exit code is then that of the worst failure, or 0.
     """
     from penstock.preflight.options import RunOptions

@@ -42,7 +42,7 @@ from penstock.wording import counted, size
 
 
 class LineView:
-    """One line per event, with the name of the pipeline where there are several."""
+    """One line per event, with the name of the pipeline if there are several."""
 
     def __enter__(self) -> Self:
         return self
@@ -78,7 +78,7 @@ class LineView:
 
 
 class JsonView(LineView):
-    """One JSON object per line, with `pipeline` where there are several."""
+    """One JSON object per line, with `pipeline` if there are several."""
 
     def __call__(self, event: Event | FleetEvent, pipeline: str = "") -> None:
         """Print the event as JSON."""
@@ -277,7 +277,7 @@ class FleetTable:
 class RunProgress:
     """A bar on a terminal, a line for each batch in a pipe.
 
-    `amount` says how much of the total a batch was, `outcome` what became of its rows.
+    `amount` returns a batch's share of the total, `outcome` describes its rows.
     """
 
     def __init__(
@@ -338,7 +338,7 @@ class RunProgress:
 
 
 def choose_view(log_format: str, *, several: bool = False) -> Any:
-    """The view that suits where the output goes."""
+    """The view that suits the output."""
     if log_format == "json":
         return JsonView()
     if not out.is_terminal or log_format != "auto":
@@ -347,7 +347,7 @@ def choose_view(log_format: str, *, several: bool = False) -> Any:
 
 
 def totals(done: RunSummary) -> str:
-    """What a run carried, for people."""
+    """The totals of a run, for people."""
     return (
         f"{counted(done.batches, 'batch', 'batches')}, {counted(done.rows_in, 'row')} in, {done.rows_out:,} out, "
         f"{done.quarantined:,} quarantined"

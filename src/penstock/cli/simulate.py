@@ -55,10 +55,10 @@ def simulate(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say on paper what a pipeline would do at a rate that this machine cannot make: backlog over time, time to catch
-    up, cores needed. No JVM, no broker; nothing is run or changed.
+    """Simulate a pipeline at a rate that this machine cannot produce: backlog over time, time to catch up, cores
+    needed. No JVM, no broker; nothing is run or changed.
 
-    What a batch costs comes from the history of the pipeline's own runs, or from --row-cost and --fixed-cost.
+    The cost of a batch comes from the history of the pipeline's own runs, or from --row-cost and --fixed-cost.
 
     penstock simulate orders.yaml --rate 500k --burst 10x:60s --partitions 200 --executors 10 --cores 4
     """

@@ -16,7 +16,7 @@ _CHANGES = 8
 def assumptions(
     config: PipelineConfig, asked: SimulationRequest, measured: Measured | None, given: frozenset[str]
 ) -> list[str]:
-    """Each as a line: the cost and where it comes from, the load, the cores, and what is taken to be so."""
+    """One line each: the cost and its origin, the load, the cores, and assumptions."""
     return [
         *_cost(asked, measured, given),
         _load(asked),

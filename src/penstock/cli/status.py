@@ -37,8 +37,8 @@ _REPORTS_KEPT = 30
 
 
 def status(files: Files, as_json: Json = False) -> None:
-    """Say of each pipeline whether it runs and where, its last batch, its lag, what went to quarantine today (UTC),
-    its last backup, and what is wrong. Exit 0 whatever the pipelines do; 2 where a file is wrong.
+    """Show for each pipeline whether and where it runs, its last batch, its lag, today's quarantined records (UTC), its
+    last backup, and problems. Exit 0 whatever the state; 2 if a file is invalid.
     """
     from penstock.config.files import pipeline_files
     from penstock.ops.status import find_status
@@ -110,8 +110,8 @@ def lag(
     everything: Annotated[bool, typer.Option("--all", help="Show every partition, not only the worst 20.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Say how far behind a pipeline is: for each partition what all sinks have committed, the end of the log, lag in
-    offsets and in time, how it moves, and what the consumer group says. No JVM; nothing is changed.
+    """Show the lag of a pipeline: for each partition the offset that all sinks have committed, the end of the log, lag
+    in offsets and in time, its growth, and the consumer group's offset. No JVM; nothing is changed.
     """
     from penstock.config import load
     from penstock.ops.lag import find_lag
@@ -205,10 +205,10 @@ def _show_refreshed(report: LagReport, live: Live | None, *, everything: bool, a
 
 
 def diagnose(file: File, as_json: Json = False) -> None:
-    """Say why a pipeline is slow or stuck: the likely causes, each with its evidence and the one thing to change.
+    """Show why a pipeline is slow or stuck: the likely causes, each with its evidence and the one thing to change.
 
-    It reads the run's own history, the checkpoint, the brokers, the tables and the registry, and changes nothing.
-    Exit 0 whatever it finds.
+    It reads the run's own history, the checkpoint, the brokers, the tables and the registry, and changes nothing. Exit
+    0 whatever it finds.
     """
     from penstock.config import load
     from penstock.ops.diagnosis import diagnose as find_causes

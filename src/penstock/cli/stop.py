@@ -30,10 +30,10 @@ def stop(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Let a running pipeline finish its batch and stop, wherever it runs.
+    """Let a running pipeline finish its batch and stop, on any host.
 
     Exit 0 once it has stopped, or if it was not running; 75 if it still runs after the timeout: it then stops after its
-    current batch. With several files, one that is wrong is reported and decides the exit code; the others are asked.
+    current batch. With several files, an invalid one is reported and sets the exit code; the others are asked to stop.
     """
     from penstock.config import load
     from penstock.config.files import pipeline_files

@@ -57,7 +57,7 @@ Share = Annotated[
 class AlertRuleConfig(Section):
     """One condition: exactly one of `lag_over`, `behind_over`, `no_commit_for`, `quarantine_over`, ...
 
-    It fires once when its condition begins to hold, and resolves once when it ends.
+    It fires once when its condition becomes true, and resolves once when it ends.
     """
 
     exactly_one: ClassVar[tuple[str, ...]] = (
@@ -124,7 +124,7 @@ class AlertRuleConfig(Section):
         return self.no_commit_for or self.hold or _FOR
 
     def __str__(self) -> str:
-        """The rule as a person would say it, for `plan`."""
+        """The rule in words, for `plan`."""
         over = show_duration(self.span)
         match self.kind:
             case "lag_over":
@@ -165,7 +165,7 @@ class WebhookConfig(Section):
 
 
 class AlertsConfig(Section):
-    """Rules that the running pipeline evaluates, and where it reports that one fires or resolves. Give `webhook`,
+    """Rules that the running pipeline evaluates, and where to send alerts when one fires or resolves. Give `webhook`,
     `topic` or both."""
 
     rules: Annotated[tuple[AlertRuleConfig, ...], Field(strict=False, min_length=1)] = Field(

@@ -156,14 +156,14 @@ def case_file_of(pipeline_file: FilePath) -> FilePath:
 
 
 def to_bytes(value: Any) -> bytes | None:
-    """A message's value or key: text as it is, anything else as JSON, nothing for a null."""
+    """A message's value or key: text unchanged, anything else as JSON, None for null."""
     if value is None or isinstance(value, bytes):
         return value
     return value.encode() if isinstance(value, str) else json.dumps(value, ensure_ascii=False).encode()
 
 
 def read_case_document(file: FilePath) -> Document:
-    """Read a case file, as strictly as a pipeline file. Raises where it cannot be read as one mapping at all."""
+    """Read a case file as strictly as a pipeline file. Raises if it is not a mapping."""
     return read_document(file, "cases: [...]", any_value=True)
 
 

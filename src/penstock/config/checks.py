@@ -24,7 +24,7 @@ from penstock.config.transforms import EnrichConfig, PythonConfig, SqlConfig, Tr
 from penstock.config.yaml_source import Given
 
 _SHARED = ("brokers", "security", "options", "on_data_loss", "group")
-"""What all sources of a join have in common."""
+"""Settings that all sources of a join must share."""
 
 
 def check(parts: Parts, valid: Mapping[str, Any]) -> None:
@@ -218,7 +218,7 @@ def _check_tombstones(parts: Parts, flow: Flow) -> None:
 
 
 def _check_tables(parts: Parts) -> None:
-    """The steps join with tables of the file, and with columns of theirs where the file gives these."""
+    """Check that tables used by joins exist, and their columns if the file lists them."""
     for name in parts.tables:
         if name.lower() == "input":
             message, hint = '"input" is reserved for the rows of the batch', "choose another table name"
@@ -286,7 +286,7 @@ def _check_sink_names(parts: Parts) -> None:
 
 
 def _check_slots(parts: Parts) -> None:
-    """A batch has one number of slots, whichever sink asks for it."""
+    """All sinks of a pipeline must ask for the same number of slots."""
     asked: tuple[int, int] | None = None
     for index, sink in enumerate(parts.sinks):
         slots = sink.fixed_slots if isinstance(sink, KafkaSinkConfig) else None
@@ -301,7 +301,7 @@ def _check_slots(parts: Parts) -> None:
 
 
 def _check_inherited_security(parts: Parts) -> None:
-    """A Kafka sink on the cluster of the source has its security: its options cannot say otherwise."""
+    """A Kafka sink on the source's cluster inherits its security: its options must not contradict it."""
     source = parts.source
     for index, sink in enumerate(parts.sinks):
         if source is None or source.security is None or not isinstance(sink, KafkaSinkConfig):

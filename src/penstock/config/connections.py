@@ -35,7 +35,7 @@ SAME: Mapping[str, str] = {
     "sasl.oauthbearer.method": "mechanism",
     "sasl.login.callback.handler.class": "mechanism",
 }
-"""Settings of the Kafka clients, and the key of `security` that says the same."""
+"""Kafka client settings, and the equivalent key of `security`."""
 _URL_SAYS = re.compile(r"[?&\s](ssl(?:mode|rootcert|cert|key|password))\s*=")
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
@@ -142,7 +142,7 @@ def check_database_security(owner: Given) -> None:
 
 
 def check_client_options(options: Iterable[str], owned: Mapping[str, str], given: Given) -> None:
-    """Report options of a Kafka client that Penstock sets itself: `owned` says why."""
+    """Report Kafka client options that Penstock sets itself: `owned` gives the reasons."""
     for name in options:
         plain = name.removeprefix("kafka.")
         if plain in owned:
@@ -184,7 +184,7 @@ class RegistryConfig(Section):
 
     @classmethod
     def check_keys(cls, given: Given) -> None:
-        """There is one way to identify oneself, and `security` agrees with the address."""
+        """Only one authentication method is set, and `security` matches the URL."""
         super().check_keys(given)
         user = next((key for key in _USER if key in given), None)
         if "token" in given and user is not None:

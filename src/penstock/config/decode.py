@@ -1,4 +1,4 @@
-"""How the bytes of a record become columns: the value's and, where asked for, the key's."""
+"""How the bytes of a record become columns: the value and, optionally, the key."""
 
 from __future__ import annotations
 
@@ -281,11 +281,11 @@ FormatConfig = JsonDecodeConfig | TextDecodeConfig | RawDecodeConfig | AvroDecod
 RegisteredConfig = (
     JsonDecodeConfig | AvroDecodeConfig | ProtobufDecodeConfig | JsonKeyConfig | AvroKeyConfig | ProtobufKeyConfig
 )
-"""What may take its columns from a registry."""
+"""Formats whose columns may come from a registry."""
 
 
 class ByTopicDecodeConfig(Section):
-    """Each topic by a decoder of its own. Needs `routes`."""
+    """A separate decoder for each topic. Needs `routes`."""
 
     kind: ClassVar[str] = "of each topic"
     """Its tag. It is not a key of the file: in pydantic's locations the two would look the same."""
@@ -313,7 +313,7 @@ RAW_COLUMNS = read_columns("key BINARY, value BINARY, headers ARRAY<STRUCT<key: 
 
 
 def decoded_columns(decode: FormatConfig) -> tuple[Column, ...] | None:
-    """The columns that leave the decoder, without the coordinates; None where a schema elsewhere decides."""
+    """The output columns of the decoder, without the coordinates; None if defined by an external schema."""
     columns: tuple[Column, ...] | None = None
     match decode:
         case RawDecodeConfig():

@@ -57,7 +57,7 @@ class Aggregate:
 
     references: tuple[Reference, ...]
     numeric: tuple[Reference, ...]
-    """The columns that are summed or averaged as they are."""
+    """The columns that are summed or averaged directly."""
 
 
 def read_aggregate(text: str) -> Aggregate:
@@ -86,7 +86,7 @@ class Query:
     references: tuple[Reference, ...]
     """The columns of `input` that it uses; empty where only Spark knows."""
     outputs: tuple[str, ...] | None
-    """The names that leave it; `*` stands for all columns of `input`. None where only Spark knows."""
+    """The output names; `*` means all columns of `input`. None if only Spark knows."""
     tables: tuple[str, ...] = ()
     """The other tables that it reads."""
 
@@ -119,8 +119,8 @@ def read_query(text: str) -> Query:
 def place_for_coordinates(query: str) -> int | None:
     """Where the coordinates can join the select list: at its end, in a plain SELECT from `input` alone.
 
-    Grouping, DISTINCT, joins, set operations and `*` are left as they are: there a row has no coordinates of
-    its own, several, or has them already.
+    Grouping, DISTINCT, joins, set operations and `*` are not changed: there a row has no coordinates, several, or
+    already has them.
     """
     tree = sqlglot.parse_one(query, dialect="spark")
     plain = (

@@ -1,8 +1,8 @@
-"""Pipeline files as files: which ones a person means, and which others a definition is made of.
+"""Finding pipeline files, and the other files that a definition consists of.
 
-References in it, `${env:NAME}`, `${env:NAME:-default}` and `${file:path}`, become the values they stand for. A
-reference may be all of a value or a part of it. `$${` is a plain `${`. What a reference gives is never kept in a
-position or a message: those show the file's own text.
+References in it, `${env:NAME}`, `${env:NAME:-default}` and `${file:path}`, are replaced by their values. A reference
+may be a whole value or a part of it. `$${` is a literal `${`. The value of a reference never appears in a position or a
+message: those show the file's own text.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _CASES = tuple(f".test{ending}" for ending in _ENDINGS)
 
 
 def pipeline_files(paths: Iterable[FilePath]) -> list[FilePath]:
-    """The pipeline files that the paths stand for: a folder means every `*.yaml` and `*.yml` in it except case files.
+    """The pipeline files for the given paths: a folder means every `*.yaml` and `*.yml` in it except case files.
 
-    A file that is named twice, or is in a folder that is named too, is there once.
+    Duplicates are removed.
     """
     found: dict[FilePath, FilePath] = {}
     for path in paths:
@@ -38,13 +38,13 @@ def pipeline_files(paths: Iterable[FilePath]) -> list[FilePath]:
 
 
 def _is_pipeline(file: FilePath) -> bool:
-    # What begins with a dot is an editor's, of a file that is being written.
+    # Files starting with a dot are temporary files of editors.
     named = file.suffix in _ENDINGS and not file.name.endswith(_CASES) and not file.name.startswith(".")
     return named and file.is_file()
 
 
 def files_behind(config: PipelineConfig) -> frozenset[FilePath]:
-    """The files of a definition besides its code: its own, those it refers to, schemas, certificates."""
+    """The files of a definition other than code: the file itself, referenced files, schemas, certificates."""
     found = set(_files_in(config))
     if (own := config.file) is not None:
         found.add(own.absolute())
@@ -123,7 +123,7 @@ def fill_references(file: Document, folder: FilePath) -> None:
 
 
 def literal_part(text: str) -> str:
-    """What the file itself says: the text with every reference cut down to its default."""
+    """The text of the file with every reference reduced to its default."""
     return _REFERENCE.sub(lambda m: "" if m[1] is None else m[1].partition(":-")[2], text)
 
 
@@ -173,7 +173,7 @@ def _resolve(body: str, folder: FilePath) -> str:
         if not name:
             raise _UnresolvedError("the reference does not name a variable", "write ${env:NAME}")
         value = os.environ.get(name)
-        # As in a shell: `:-` also stands in for a variable that is set and empty.
+        # As in a shell: `:-` also applies to a variable that is set but empty.
         if has_default and not value:
             return default
         if value is None:
@@ -232,8 +232,7 @@ def check_secret(file: Document, path: Path, kind: SecretKind) -> None:
     if exposed:
         file.report(path, "the file contains a secret in plain text", hint="write it as ${env:NAME} or ${file:path}")
     elif kind is SecretKind.SETTING and path in file.filled and name.endswith("JavaOptions"):
-        message = "these options become part of a command line, which every user of the machine can read: "
-        "references are not allowed"
+        message = "these options are visible on the command line to every user of the machine: not for a reference"
         file.report(path, message, hint="write them out, and pass secrets through a setting or a file")
 
 

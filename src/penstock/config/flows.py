@@ -42,7 +42,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """One way: which records, how they are decoded, what happens to the rows, and to which sinks they go."""
+    """One flow: which records it reads, how they are decoded, the steps, and the sinks."""
 
     path: Path
     """Its path in the file: that of its route, or empty."""
@@ -73,7 +73,7 @@ class Flow:
 
 
 def flows(pipeline: PipelineConfig | Parts) -> tuple[Flow, ...]:
-    """Every way of the rows."""
+    """All flows of the pipeline."""
     if pipeline.sources:
         sides = tuple(
             Side(name, source.topics or (), source.decode, source.transforms)
@@ -102,7 +102,7 @@ def flows(pipeline: PipelineConfig | Parts) -> tuple[Flow, ...]:
 
 
 def only_topic(topics: Sequence[str] | None, source: KafkaSourceConfig | None) -> str | None:
-    """The one topic that a decoder is for, whose name gives the subject; None where there are several."""
+    """The only topic of a decoder, whose name gives the subject; None if there are several."""
     if topics is None and source is not None:
         topics = source.named_topics
     return topics[0] if topics is not None and len(topics) == 1 else None
@@ -135,13 +135,13 @@ def _otherwise(routes: Sequence[RouteConfig | None], route: RouteConfig) -> str 
 
 COORDINATES_TYPE = read_type("STRUCT<topic: STRING, partition: INT, offset: BIGINT, timestamp: TIMESTAMP>")
 Decoded = Mapping[Path, Sequence[Column] | None]
-"""What the decoder at each place of the file gives; None where only a registry knows."""
+"""The output of each decoder, by its path; None if only a registry knows."""
 
 
 def follow(decoded: Decoded, flow: Flow, file: Document) -> Scope:
-    """Go through the steps of a flow, report what is wrong, and return the columns at its end.
+    """Check the steps of a flow, report problems, and return its output columns.
 
-    A transform that is None was refused already: after it nothing is known.
+    A transform that is None was already refused: after it nothing is known.
     """
     _check_order(flow, file)
     if flow.sides:

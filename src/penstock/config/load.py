@@ -51,7 +51,7 @@ def _load(path: FilePath) -> PipelineConfig:
 
 
 def _read_all_columns(parts: Parts) -> None:
-    """Find the decoded columns, of each source or topic where it has its own decoder."""
+    """Find the decoded columns, per source or topic if it has its own decoder."""
     read = {path: _read_columns(parts, decode, path) for decode, path in decoders(parts)}
     if parts.sources:
         for name, source in parts.sources.items():

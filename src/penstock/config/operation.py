@@ -1,6 +1,4 @@
-"""How a pipeline runs: the size of its batches, where it shows its figures, what it does between batches, and the
-cluster.
-"""
+"""How a pipeline runs: batch size, metrics, work between batches, and the cluster."""
 
 from __future__ import annotations
 
@@ -179,7 +177,7 @@ class ClusterConfig(Section):
 
 # The settings of `spark:`, split into those of the Spark application and those of a session.
 #
-# Pipelines that share an application have each a session of their own, and so each its own `spark.sql.*`. What belongs
+# Pipelines that share an application have separate sessions, and so separate `spark.sql.*` settings. What belongs
 # to the application is set once for all of them.
 
 _OF_A_SESSION = ("spark.sql.", "spark.databricks.")

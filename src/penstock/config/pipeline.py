@@ -45,7 +45,7 @@ Sources = Mapping[str, NamedSourceConfig]
 
 
 def whole(sources: Mapping[str, NamedSourceConfig | None]) -> Sources | None:
-    """The sources, where there are some and none of them was refused."""
+    """The sources, if there are any and none was refused."""
     found = {name: source for name, source in sources.items() if source is not None}
     return found if found and len(found) == len(sources) else None
 
@@ -85,7 +85,7 @@ class QuarantineConfig(Section):
 
 
 class RouteConfig(Section):
-    """One way of the rows: some topics, or some rows of them, through their own steps to their own sinks."""
+    """A route: some topics, or some of their rows, through their own steps to their own sinks."""
 
     topics: Annotated[tuple[Topic, ...], Field(strict=False, min_length=1)] | None = Field(
         default=None, description="The topics of this route. Defaults to all topics."
@@ -124,7 +124,7 @@ class TriggerConfig(Section):
 
 
 def _from_sources() -> Any:
-    """Filled from `sources` when the file is loaded; where there are none either, that is reported."""
+    """Filled from `sources` when the file is loaded; if both are missing, that is reported."""
     return None
 
 
@@ -208,7 +208,7 @@ class PipelineConfig(Section):
 
     @classmethod
     def check_keys(cls, given: Given) -> None:
-        """The parts are there that belong together, and none that exclude each other."""
+        """Check that required parts are present and that no parts exclude each other."""
         if "sources" in given:
             for part in ("source", "decode", "routes"):
                 reason = "each source has its own" if part == "decode" else "sources takes its place"
@@ -260,7 +260,7 @@ class PipelineConfig(Section):
         return FilePath(self._positions.file) if self._positions else None
 
     def on_master(self, master: str | None) -> PipelineConfig:
-        """This pipeline with its executors elsewhere than the file says, where a master is given."""
+        """This pipeline on the given master instead of the one in the file."""
         if master is None:
             return self
         return self.with_spark({"spark.master": master})
@@ -278,10 +278,9 @@ class PipelineConfig(Section):
 
 @dataclass(slots=True)
 class Parts:
-    """A pipeline file while it is checked: the parts that other parts are checked against.
+    """A pipeline file during the checks: the parts that other parts are checked against.
 
-    A refused part is None and is left out of those checks, so that one mistake is reported once and the others are
-    still found.
+    A refused part is None and skipped in those checks, so that each mistake is reported once.
     """
 
     file: Document
@@ -295,4 +294,4 @@ class Parts:
     sinks: tuple[SinkConfig | None, ...] = ()
     checkpoint: str | None = None
     columns: dict[Path, tuple[Column, ...] | None] = field(default_factory=dict)
-    """What the decoder at each path gives; None where it cannot be known or was refused."""
+    """The output of the decoder at each path; None if unknown or refused."""

@@ -28,13 +28,13 @@ class Scope:
 
     file: Document
     types: Types | None = None
-    """None once the names cannot be known without Spark; a type is None where it alone is not known."""
+    """None if the names are only known to Spark; a type is None if only the type is unknown."""
     decoded: bool = True
     """Whether the columns are still those of the decoder."""
     gone: dict[str, str] = field(default_factory=dict)
-    """Columns that an earlier step took away, and how."""
+    """Columns that an earlier step removed, and how."""
     watermark: str | None = None
-    """The column of the event time, where there is a watermark."""
+    """The event-time column, if there is a watermark."""
     closed: str | None = None
     """The step that ended the event time."""
     needs_quarantine: list[Path] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Scope:
         return tuple(name for name in self.types or () if name != COORDINATES)
 
     def type_of(self, name: str) -> ColumnType | None:
-        """The type of a column, where it is known."""
+        """The type of a column, if known."""
         return (self.types or {}).get(name)
 
     def give(self, columns: Iterable[tuple[str, ColumnType | None]]) -> None:
@@ -79,7 +79,8 @@ class Scope:
         return Scope(self.file, left, False, self.gone | {name: reason for name in self.types if name not in left})
 
     def has(self, path: Path, name: str, *, at_key: bool = False, coordinates: str | None = None) -> bool:
-        """Whether a column is there, as far as is known; reported if not. `coordinates` says why theirs will not do."""
+        """Whether a column exists, as far as known; reported if not. `coordinates` is the reason why the coordinates
+        cannot be used."""
         if coordinates is not None and name == COORDINATES:
             message = f'"{COORDINATES}" carries the coordinates and {coordinates}'
             self.file.report(path, message, at_key=at_key)
@@ -127,7 +128,7 @@ class Scope:
             found, at = inner[part.lower()], f"{at}.{part}"
 
     def check_columns(self, names: Sequence[str], path: Path) -> None:
-        """Report the names that are not columns or are there twice."""
+        """Report names that are not columns or are duplicated."""
         for index, name in enumerate(names):
             if name in names[:index]:
                 self.file.report((*path, index), f'duplicate column "{name}"')

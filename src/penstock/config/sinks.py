@@ -106,7 +106,7 @@ class _Sink(Section):
     """What every sink has, and what the rest of the program needs to know of its kind."""
 
     located_by: ClassVar[str] = "table"
-    """The setting that says where the rows go."""
+    """The setting that names the target."""
     replaces: ClassVar[bool] = True
     """Whether a replay can replace rows in the same target."""
 
@@ -122,7 +122,7 @@ class _Sink(Section):
 
     @property
     def place(self) -> Any:
-        """Where the rows go: a path, a table or a topic."""
+        """The target: a path, a table or a topic."""
         return getattr(self, self.located_by)
 
     def at(self, place: str) -> Self:
@@ -132,7 +132,7 @@ class _Sink(Section):
 
     @property
     def folder(self) -> str | None:
-        """Where its files are; none for a sink that has no files of its own."""
+        """The location of its files; None for a sink without files."""
         return None
 
     @property
@@ -331,7 +331,7 @@ class IcebergSinkConfig(MergingTableConfig):
         return f"{self.warehouse.rstrip('/')}/{self.table.replace('.', '/')}"
 
     def check_values(self, given: Given) -> None:
-        """The table has a namespace, and the catalog an address where it needs one."""
+        """Check that the table has a namespace, and the catalog a URI if it needs one."""
         check_warehouse(self.warehouse, self.catalog, given)
         if "." not in self.table.strip("."):
             message = f'table "{self.table}" has no namespace'
@@ -483,14 +483,14 @@ class KafkaSinkConfig(_Sink):
 
     @property
     def fixed_slots(self) -> int | None:
-        """The number of slots that it asks for, if it does."""
+        """The requested number of slots, if set."""
         if self.guarantee == "at_least_once":
             return None
         return 1 if self.atomicity == "batch" else self.slots
 
     @classmethod
     def check_keys(cls, given: Given) -> None:
-        """Settings of chosen topics and of transactions are given only where there are some."""
+        """Check that settings for per-row topics and for transactions are only used with these."""
         super().check_keys(given)
         check_kafka_security(given)
         if not isinstance(given["topic"], dict):

@@ -195,7 +195,7 @@ class KafkaSourceConfig(Section):
 
     @classmethod
     def check_keys(cls, given: Given) -> None:
-        """The topics are given in one way, and so is the security."""
+        """Check that topics and security are each given in only one way."""
         super().check_keys(given)
         check_kafka_security(given)
 

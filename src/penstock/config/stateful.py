@@ -230,7 +230,7 @@ class StatefulConfig(StatefulStep):
     stateful: StatefulSettings = Field(description="The class, its keys and its output.")
 
     def check(self, scope: Scope, path: Path) -> None:
-        """The keys are there; event time needs a watermark; the file says what leaves."""
+        """Check the keys, the watermark for event time, and the declared output."""
         one = self.stateful
         if one.time == "event":
             scope.check_event_time(path, "time: event", "no timer would ever fire")

@@ -42,7 +42,7 @@ class IcebergTableConfig(TableConfig):
     catalog: IcebergCatalogConfig = Field(default=IcebergCatalogConfig(), description="As in an Iceberg sink.")
 
     def check_values(self, given: Given) -> None:
-        """The catalog can be where it is."""
+        """Check that the location of the catalog is supported."""
         check_warehouse(self.warehouse, self.catalog, given)
 
 

@@ -1,4 +1,4 @@
-"""The file that `penstock init` writes, commented and valid as it is; and the JSON Schema by which editors know it."""
+"""The commented and valid file that `penstock init` writes, and the JSON Schema for editors."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def json_schema_text() -> str:
 
 
 def _as_written(node: Any) -> Any:
-    """Leave out what the file cannot say (null), and let a reference stand for a number, a flag or a choice."""
+    """Remove null, which the file cannot contain, and allow a reference in place of a number, a flag or a choice."""
     if isinstance(node, list):
         return [_as_written(item) for item in node]
     if not isinstance(node, dict):

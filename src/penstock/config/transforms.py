@@ -45,8 +45,8 @@ class WhereConfig(ComputingStep):
 class DeriveConfig(ComputingStep):
     """Add columns, or replace existing ones in place.
 
-    Every expression of one step sees the columns that entered the step, not each other's results; a later
-    `derive` step sees them. The order is that of the file.
+    Every expression of a step sees the input columns of the step, not each other's results; a later `derive` step sees
+    them. Order as in the file.
     """
 
     derive: Annotated[dict[Text, Text], Field(min_length=1)] = Field(
@@ -156,7 +156,7 @@ class DedupeConfig(Step):
         return self.dedupe.within is not None
 
     def check(self, scope: Scope, path: Path) -> None:
-        """The keys are there, and what says which row is the newest, or when a key is forgotten."""
+        """Check the keys, and the coordinates or watermark that dedupe needs."""
         if self.dedupe.within is not None:
             scope.check_event_time(path, "dedupe within a time", "keys could never be removed from the state")
         elif scope.types is not None and COORDINATES not in scope.types:
@@ -173,7 +173,7 @@ class SqlConfig(Step):
     sql: Text = Field(description="A Spark SQL query over `input`.", examples=["SELECT * FROM input"])
 
     def check(self, scope: Scope, path: Path) -> None:
-        """The query reads columns that are there. What leaves it is known where its select list says so."""
+        """Check that the query reads existing columns. Its output is known if its select list gives it."""
         before = scope.types
         scope.types = None
         try:
@@ -252,7 +252,7 @@ class FlattenSettings(Section):
 
 
 class FlattenConfig(Step):
-    """The fields of structs as columns of their own: `address.city` becomes `address_city`."""
+    """The fields of structs as separate columns: `address.city` becomes `address_city`."""
 
     flatten: FlattenSettings = Field(description="What to flatten.")
 
@@ -370,7 +370,7 @@ class MapArrowConfig(Step):
     )
 
     def check(self, scope: Scope, path: Path) -> None:
-        """Only the function knows what leaves it, unless the file says."""
+        """Only the function knows its output, unless the file declares it."""
         if self.map_arrow.on_error == "quarantine":
             scope.check_quarantined((*path, "on_error"), at=path)
         before = scope.types

@@ -28,7 +28,7 @@ Model = TypeVar("Model", bound=Section)
 
 
 def validate(file: Document, model: type[Model], folder: FilePath) -> Model | None:
-    """The model that a file describes; None, with all problems reported, where there are any."""
+    """The model of a file; None if there are problems, all of which are reported."""
     while True:
         try:
             return model.model_validate(file.data, context={"folder": folder})
@@ -41,7 +41,7 @@ def validate(file: Document, model: type[Model], folder: FilePath) -> Model | No
 
 
 def valid_parts(file: Document, folder: FilePath) -> dict[str, Any]:
-    """Each part of a pipeline file validated by itself, of lists and named parts each entry; None where refused."""
+    """Each part of a pipeline file validated separately, for lists and mappings each entry; None if refused."""
     context = {"folder": folder}
 
     def valid(name: str, data: Any) -> Any:
@@ -56,7 +56,7 @@ def valid_parts(file: Document, folder: FilePath) -> dict[str, Any]:
         if name in _NAMED:
             found[name] = {key: valid(name, item) for key, item in data.items()} if isinstance(data, dict) else {}
         elif name in _LISTS:
-            # What is no list at all counts as one refused entry: nothing is known of what it should have said.
+            # A value that is not a list counts as one refused entry: nothing is known about it.
             found[name] = tuple(valid(name, item) for item in data) if isinstance(data, list) else (None,)
         else:
             found[name] = valid(name, data)
@@ -103,7 +103,7 @@ def _known_keys(file: Document, root: type[Section], path: Path) -> list[str]:
 
 
 def _move(file: Document, old: Path, new: Path) -> None:
-    """Give the key that was meant the positions of the misspelt one."""
+    """Give the intended key the positions of the misspelt one."""
     for spots in (file.positions.values, file.positions.keys):
         spots.update({(*new, *path[len(old) :]): spot for path, spot in spots.items() if path[: len(old)] == old})
     file.filled |= {(*new, *path[len(old) :]) for path in file.filled if path[: len(old)] == old}
@@ -224,7 +224,7 @@ def _word_tag(path: Path, value: Any) -> Wording:
 
 
 def tag_key(path: Path) -> str:
-    """The key that says which of several kinds a section is."""
+    """The key that selects one of several kinds of a section."""
     return "type" if path[0] in ("sinks", "tables") else "format"
 
 
@@ -257,7 +257,7 @@ def _type_hint(kind: str, path: Path, value: Any, positions: Positions, filled: 
 
 
 def _given(path: Path, value: Any, positions: Positions) -> str:
-    """What the file says, never what a reference gave; of a secret only its kind."""
+    """The text of the file, never the value of a reference; for a secret only its kind."""
     if isinstance(value, dict | list) or may_hold_secret(path) or path not in positions.values:
         return _shown(value)
     written = positions.written(path)

@@ -1,9 +1,9 @@
-"""YAML text in, plain values and the position of each out.
+"""Reads YAML text into plain values with their positions.
 
-Nothing is lost on the way: duplicate keys, empty values, tags and numbers that YAML 1.1 reads in its own way
-are problems, not surprises. A file that is too large or too deep is refused while its events are parsed, before
-anything is built from it: PyYAML composes nodes by recursion in C, where too many levels end the process. One whose
-aliases multiply is refused before they are expanded.
+Nothing is lost silently: duplicate keys, empty values, tags and numbers that YAML 1.1 reads differently are problems. A
+file that is too large or too deep is refused while its events are parsed, before anything is built from it: PyYAML
+composes nodes by recursion in C, where too many levels end the process. One whose aliases multiply is refused before
+they are expanded.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Document:
     data: dict[str, Any] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     broken: set[Path] = field(default_factory=set)
-    """Paths with a problem of their own, about which nothing more is reported."""
+    """Paths that already have a problem; nothing more is reported for them."""
     filled: set[Path] = field(default_factory=set)
     """Paths whose values came, wholly or in part, through a reference."""
 
@@ -133,10 +133,9 @@ class Given:
 def read_document(
     file: FilePath, keys: str = "name, source, decode, sinks, checkpoint", *, any_value: bool = False
 ) -> Document:
-    """Read a file that is one mapping of some keys. Raises `InvalidDefinition` where it is something else.
+    """Read a file that is a mapping with the given keys. Raises `InvalidDefinition` otherwise.
 
-    `any_value` is for values that are checked against no type: a null is one, and what YAML 1.1 makes of `NO` is a
-    problem.
+    `any_value` is for values without a type: null is allowed, and ambiguous words such as `NO` are problems.
     """
     name = str(file)
     text = _read_text(file, name)
@@ -256,7 +255,7 @@ def _syntax_problem(name: str, text: str, error: yaml.MarkedYAMLError) -> Proble
 
 
 _BROKEN: Any = object()
-"""Stands for a value with a problem while the file is read."""
+"""Placeholder for a value with a problem."""
 
 
 class _Reading:
@@ -362,7 +361,7 @@ def read_plain(text: str) -> int | float | bool | str | None:
 
 
 def read_number(node: yaml.ScalarNode) -> int | float | None:
-    """What YAML 1.1 makes of a scalar that it takes for a number; None where it cannot, as of `0b_`."""
+    """The value of a scalar that YAML 1.1 reads as a number; None if it has none, as in `0b_`."""
     constructor = yaml.constructor.SafeConstructor()
     is_int = node.tag == f"{TAG}int"
     try:

@@ -35,7 +35,7 @@ _PASSES = 5
 
 
 def _waited(seconds: float) -> bool:
-    """Wait; there is no way to stop this run."""
+    """Wait; this run cannot be stopped."""
     time.sleep(seconds)
     return False
 
@@ -65,7 +65,7 @@ class BatchRunner:
     """Waits for this many seconds; returns true if the run was asked to stop."""
 
     def run(self, frame: Any, batch_id: int) -> BatchMetrics:
-        """Carry one batch from its offsets to every sink's commit. After an error it may be run again."""
+        """Process one batch from its offsets to every sink's commit. After an error it can be repeated."""
         try:
             metrics = Batch(self, frame, batch_id).run()
         except BaseException:
@@ -81,7 +81,7 @@ class BatchRunner:
 
 
 class Batch:
-    """One batch on its way: its token, what the topics still have of it, what is staged for it."""
+    """One batch in progress: its token, what the topics still have of it, what is staged for it."""
 
     def __init__(self, runner: BatchRunner, frame: Any, batch_id: int) -> None:
         self.runner, self.committer, self.frame = runner, runner.committer, frame
@@ -145,7 +145,7 @@ class Batch:
             try:
                 reports = self._pass(flows, first, readable, excluded)
                 if any(flow.streaming for flow in flows):
-                    # Spark read them: it says nothing of records that went while it did.
+                    # Spark read them: it does not report records that expired meanwhile.
                     _, self.gaps = self.log.readable()
                 # A topic that was created again while it was read has other records under the same offsets.
                 runner.topic_ids(self.token)
@@ -153,7 +153,7 @@ class Batch:
                 self.reports[0].deferred += [sink.name for sink in self.sinks if sink not in first]
                 return
             except Exception as error:
-                # The log start may move while the batch is read: what is left is then found anew, once.
+                # The log start may move while the batch is read: the remaining ranges are then determined again, once.
                 translated = translate_error(error)
                 if translated.code != "OFFSETS_GONE" or last_try:
                     raise translated from error
@@ -182,9 +182,8 @@ class Batch:
         return flow.stage(self.frame, flow.works, slots) if slots else []
 
     def _carry_state(self) -> None:
-        """Every sink has the batch. What is remembered from it is Spark's, and has to be brought forward again.
-
-        For that its records are read once more, and one that is gone by now is missing in the state.
+        """Every sink has the batch, but its state is in Spark and must be rebuilt. For that its records are read again;
+        expired ones are missing in the state.
         """
         streaming = [flow.of_batch(self.token, ()) for flow in self.runner.flows.now() if flow.streaming]
         if not streaming:
@@ -246,7 +245,7 @@ class Batch:
         self._discard_others(sink, self.token, manifests)
 
     def _quarantine_refused(self, refusals: Sequence[Refusal]) -> None:
-        """Bring refused rows into the quarantine before other sinks commit; in a redrive, to its marks."""
+        """Write refused rows to the quarantine before other sinks commit; in a redrive, to its marks."""
         self.refused += len({refusal.record for refusal in refusals})
         marks = self.committer.marks
         targets = [marks] if marks is not None else self.committer.quarantines
@@ -256,7 +255,7 @@ class Batch:
         self._quarantine(manifests, claim=self.sinks)
 
     def _quarantine_pending(self) -> None:
-        """Quarantine what version 0.7 refused in its last batch, where it was killed before it did."""
+        """Quarantine what version 0.7 refused in its last batch, if it was killed before it did."""
         committer = self.committer
         for sink in committer.sinks if committer.after_restart and committer.quarantines else ():
             position = committer.positions.get(sink.name)

@@ -1,9 +1,9 @@
-"""The flows of a run as they are now: staged by their lanes, following the registries where the file says `latest`.
+"""The current flows of a run: staged by their lanes, following the registries for `latest`.
 
-Before a batch is staged the registries are asked. A newer schema that the tables take is taken up at once: new columns
-appear without a restart, or stop the run where a sink says `evolve: fail`. Types that the tables do not take are said
-and left: the decoders stay at the last schema that fits, and records that cannot be read by it go to the quarantine
-with both types named. A registry that is away stops nothing as long as every schema in the batch is known.
+The registries are queried before a batch is staged. A newer schema that the tables accept is used at once: new columns
+appear without a restart, or stop the run if a sink has `evolve: fail`. Types that the tables reject are reported: the
+decoders keep the last schema that fits, and records that it cannot read go to the quarantine with both types named. An
+unreachable registry stops nothing as long as every schema in the batch is known.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MISMATCH = "SINK_SCHEMA_MISMATCH"
 
 @dataclass
 class CurrentFlows:
-    """Gives the flows of each batch. `prepare` comes first, and makes the sinks ready."""
+    """Provides the flows of each batch. `prepare` is called first, and prepares the sinks."""
 
     pipeline: Pipeline
     session: Any
@@ -60,7 +60,7 @@ class CurrentFlows:
 
     @cached_property
     def _updates(self) -> SchemaUpdates:
-        """The decoders that take up newer schemas as they come. With state the columns stay what they were."""
+        """The decoders that follow newer schemas. With state the columns do not change."""
         if any(flow.layout() is not None for flow in self.pipeline.flows):
             return SchemaUpdates({})
         return SchemaUpdates({place: one for place, one in registered(self.pipeline.config).items() if one.follows})
@@ -90,7 +90,7 @@ class CurrentFlows:
         self.stage()
 
     def stage(self) -> None:
-        """Put together what the tasks of each flow need to know, for the schemas as they are."""
+        """Build the work of each flow's tasks, for the current schemas."""
         pipeline = self.pipeline
         reading: set[Place] = set()
         staged: list[StagedFlow] = []
@@ -130,7 +130,7 @@ class CurrentFlows:
         self.staged = tuple(staged)
 
     def new_stream(self) -> Stream | None:
-        """The streaming frame for a start of the query, where a flow keeps state."""
+        """The streaming frame for a start of the query, if a flow is stateful."""
         layout = next((found for flow in self.pipeline.flows if (found := flow.layout()) is not None), None)
         if layout is not None:
             from penstock.engine.stream import Stream
@@ -163,7 +163,7 @@ class CurrentFlows:
         return self.staged
 
     def try_again(self) -> None:
-        """A batch is to be run again: it may be a registry that it waited for."""
+        """A batch is retried: it may have waited for a registry."""
         self._updates.ask_at_once()
 
     def _known(self, place: Place) -> RegisteredSchema:
@@ -297,7 +297,7 @@ def _check_sinks(pipeline: Pipeline, schemas: Sequence[pa.Schema]) -> None:
 
 
 def _only_lacks(newer: Pipeline, schemas: Sequence[pa.Schema], older: Sequence[pa.Schema]) -> bool:
-    """Whether the sinks refuse a newer schema for its new columns alone: then `evolve: fail` is meant to stop."""
+    """Whether the sinks refuse a newer schema only because of new columns: `evolve: fail` should then stop the run."""
     kept = [pa.schema([f for f in new if f.name in old.names]) for new, old in zip(schemas, older, strict=True)]
     try:
         _check_sinks(newer, kept)

@@ -63,7 +63,7 @@ class CollectingSink(WithoutTarget):
     target: str = "memory"
 
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> _CollectingStage:
-        """In a task: begin to collect."""
+        """In a task: start collecting."""
         return _CollectingStage(self, writer, schema)
 
     def rows(self, manifests: Sequence[Manifest]) -> pa.Table:

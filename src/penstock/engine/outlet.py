@@ -70,7 +70,7 @@ class Outlet:
         return sum(1 for count in refusing.values() if count >= len(self._stages))
 
     def finish(self, *, defer: bool = False) -> list[Manifest]:
-        """Finish every stage, last those whose end is the commit; with `defer` these are given up instead."""
+        """Finish every stage, last those that commit when they finish; with `defer` these are aborted instead."""
         manifests = []
         for inlet, stage in sorted(self._stages, key=lambda one: isinstance(one[0].sink, SlotSink)):
             commits = isinstance(inlet.sink, SlotSink)

@@ -1,7 +1,7 @@
-"""What a lane is asked to do with a batch, what each of its tasks is given, and what a task reports.
+"""The input of a lane for a batch, the input of each task, and the report of a task.
 
-A batch is cut as it suits its size: large partitions are split, small ones joined. For sinks that commit in the slot it
-is pinned instead: a slot is a function of the partition alone, none is split, and every slot is there in every batch.
+A batch is split by size: large partitions are split, small ones combined. For sinks that commit in the slot it is
+pinned instead: a slot depends only on the partition, none is split, and every batch has every slot.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ class SlotReport:
     deferred: list[str] = field(default_factory=list)
     """Sinks that commit in their slot but have not yet: the slot's bad records must be quarantined first."""
     bad: list[tuple[str, tuple[str, int, int], str]] = field(default_factory=list)
-    """Where a sink commits in its slot: the bad records, each with who refused it, empty for the whole pipeline, and at
-    which stage."""
+    """If a sink commits in its slot: the bad records, each with the sink or route that refused it (empty for the whole
+    pipeline) and the stage."""
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
@@ -114,7 +114,7 @@ class SlotReport:
         self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
 
     def take(self, split: Split) -> pa.RecordBatch:
-        """The rows of a transform that go on; what it refused and counted is kept here."""
+        """The output rows of a transform; its refusals and counters are kept here."""
         self.refused += [replace(refusal, stage="transform") for refusal in split.refused]
         for name, count in split.counts.items():
             self.counts[name] = self.counts.get(name, 0) + count
@@ -140,7 +140,7 @@ def reporting(slot: int) -> Iterator[SlotReport]:
 
 
 def _stage() -> int | None:
-    # Asked only where it is there: not everyone pays for importing it.
+    # Only used if already imported: importing it is slow.
     spark = sys.modules.get("pyspark")
     task = spark.TaskContext.get() if spark is not None else None
     return task.stageId() if task is not None else None
@@ -152,7 +152,7 @@ StageLane: TypeAlias = Callable[[Any, Sequence[SlotWork], Sequence[tuple[OffsetR
 
 @dataclass(frozen=True)
 class StagedFlow:
-    """One pass over some records: the lane's way to stage, and what the tasks need to know."""
+    """One pass over some records: how the lane stages it, and the input of its tasks."""
 
     stage: StageLane
     works: tuple[SlotWork, ...]
@@ -239,5 +239,6 @@ def pin_slots(ranges: Sequence[OffsetRange], slots: int) -> list[tuple[OffsetRan
 
 
 def pinned_slot(topic: str, partition: int, slots: int) -> int:
-    """The slot of a partition. The partitions of one topic go round, so that slots are alike in size."""
+    """The slot of a partition. The partitions of a topic are assigned round-robin, so that slots are similar
+    in size."""
     return (crc32(topic.encode()) + partition) % slots

@@ -1,7 +1,7 @@
 """Do the checkpoint and the targets agree?
 
 The checkpoint says which batch comes next: the one that is open, or an empty one where the last one ended. `decide`
-says what that batch is to each target's position, as it would at the commit. What contradicts is a finding.
+compares that batch with each target's position, as it would at the commit. A contradiction is a finding.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def compare_sinks(
     noted: Mapping[str, NotedSink] | None = None,
     former: Sequence[FormerName] = (),
 ) -> list[Finding]:
-    """Hold the targets' positions against the batches of a checkpoint.
+    """Compare the positions of the targets with the batches of a checkpoint.
 
-    Under a running stream `committed` is the last batch that was committed before the targets were asked.
-    `noted` are the sinks of the last run, `former` what targets hold under names that the file does not have any more.
+    For a running stream, `committed` is the last batch committed before the targets were read. `noted` are the sinks of
+    the last run, `former` the positions under sink names that are no longer in the file.
     """
     token = next_token(files, committed)
     found = rename_findings(former, standings, token) if token is not None else []
@@ -119,7 +119,7 @@ def _renamed(each: FormerName, position: Position, token: BatchToken | None) -> 
 
 
 def next_token(files: CheckpointFiles, committed: int | None) -> BatchToken | None:
-    """The batch that a run carries out next, as far as the checkpoint says; none where it says nothing."""
+    """The next batch of a run according to the checkpoint, if known."""
     query_id, begun = files.query_id, files.begun
     if query_id is None:
         return None
@@ -182,7 +182,7 @@ def _compared(
 
 
 def other_ends(files: CheckpointFiles, held: BatchToken) -> Offsets | None:
-    """Where the checkpoint ends a batch that a target holds, if that is elsewhere than in the target."""
+    """The end of a target's batch in the checkpoint, if it differs from the target."""
     batch = held.batch_id
     planned = next((each.ends for each in files.again if each.batch_id == batch), None)
     ends = planned if planned is not None else files.offsets[batch].ends if batch in files.offsets else None
@@ -197,9 +197,9 @@ _MEANS = {
 
 
 def _in_flight(held: BatchToken, token: BatchToken, files: CheckpointFiles, done: int | None) -> bool:
-    """Under a running stream: the target, or the checkpoint, has gone on while the other was looked at.
+    """For a running stream: the target or the checkpoint advanced while the other was read.
 
-    `done` is the last batch that was committed before the target was asked.
+    `done` is the last batch committed before the target was read.
     """
     moved_on = files.committed is not None and (done is None or done < files.committed)
     least = (done if done is not None else 0) if moved_on else token.batch_id
@@ -247,7 +247,7 @@ def _empty(one: Standing, done: int, token: BatchToken | None, noted: NotedSink 
 
 
 def ranges_behind(position: Position | None, to: Offsets, fallback: Offsets) -> list[OffsetRange]:
-    """What a target lacks up to some offsets. One that holds nothing lacks everything from `fallback` on."""
+    """What a target lacks up to some offsets. An empty target lacks everything from `fallback` on."""
     found = []
     held = position.next if position is not None and position.last.batch_id >= 0 else {}
     for at, end in sorted(to.items()):

@@ -1,6 +1,6 @@
 """Before a run: do the brokers, the checkpoint and the sinks agree? What would the run start from?
 
-The same answers serve `plan`, which prints them, and `run`, which stops on what is wrong.
+Used by `plan`, which prints the results, and by `run`, which stops on a problem.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _GROUP_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class StartPoint:
-    """Where a run begins: from the checkpoint, or for a first run by the file or by the targets' positions."""
+    """Where a run starts: at the checkpoint, or for a first run at the file's start or the targets' positions."""
 
     origin: str
     offsets: Offsets
@@ -42,7 +42,7 @@ class StartPoint:
 
 @dataclass(frozen=True)
 class Agreement:
-    """What the checkpoint and the targets come to before a run: what has to be done first so that they agree."""
+    """How the checkpoint and the targets agree before a run, and what must be done first."""
 
     resumed: Offsets | None = None
     """With --resume-from-table: where the new checkpoint starts."""
@@ -70,9 +70,9 @@ def check_brokers(cluster: Cluster, pipeline: Pipeline) -> dict[TopicPartition, 
 
 
 def refuse_closed_group(pipeline: Pipeline, partitions: Sequence[TopicPartition]) -> None:
-    """Stop where the user may not use the consumer group: a run would tell it nothing, batch after batch.
+    """Stop if the user has no permission for the consumer group: every commit to it would fail.
 
-    Only for a source with `security`: elsewhere a run says so once, and goes on.
+    Only for a source with `security`: otherwise a run reports it once and continues.
     """
     config = pipeline.config
     if config.source.security is None or config.group is None:
@@ -97,9 +97,9 @@ def check_agreement(
     options: RunOptions = RunOptions(),
     topic_ids: Mapping[str, str] | None = None,
 ) -> Agreement:
-    """Stop where a target contradicts the checkpoint, unless the options say how to put it right.
+    """Stop if a target contradicts the checkpoint, unless the options resolve it.
 
-    And where partitions were left out: before Spark begins a batch without them, which would stay begun.
+    Also if partitions were left out, before Spark starts a batch without them.
     """
     held = standings(pipeline.targets)
     agreed = _AgreementCheck(pipeline, checkpoint, held, bounds, recreated, options, topic_ids or {}).agree()
@@ -133,7 +133,7 @@ class _AgreementCheck:
 
     @property
     def log_starts(self) -> Offsets:
-        """Where the logs begin, as far as the brokers were asked."""
+        """The log starts, as far as they are known."""
         return {at: log.start for at, log in (self.bounds or {}).items()}
 
     def agree(self) -> Agreement:
@@ -185,7 +185,7 @@ class _AgreementCheck:
         return found + [one for one in lost if one.code == "PARTITION_GONE" and one.blocks]
 
     def _agree_fresh(self) -> Agreement:
-        """A fresh checkpoint: the targets must hold nothing of this pipeline, unless the options say how to go on."""
+        """A fresh checkpoint: the targets must have no rows of this pipeline, unless the options allow it."""
         exact = [one for one in self.held if one.guarantee is Guarantee.EXACTLY_ONCE]
         if all(one.furthest is None for one in exact):
             return Agreement()
@@ -196,7 +196,7 @@ class _AgreementCheck:
         raise _other_run(self.checkpoint, self.held)
 
     def _resume(self, held: Sequence[Standing]) -> Agreement:
-        """Begin where the furthest target ends; the others are brought there first."""
+        """Start where the furthest target ends; the others catch up first."""
         pipeline, options = self.pipeline, self.options
         positions = {one.sink: one.furthest for one in held}
         furthest = _furthest(positions.values())
@@ -250,7 +250,7 @@ def _sinks_disagree(pipeline: Pipeline, held: Sequence[Standing]) -> TerminalErr
 
 
 def _first_batch(held: Sequence[Standing]) -> BatchToken | None:
-    """The first batch of a run, where a quarantine is all that holds something of it."""
+    """The first batch of a run, if only a quarantine has rows of it."""
     if any(one.furthest is not None for one in held if not one.sparse):
         return None
     found = [one.token for one in held if one.sparse and one.token is not None]
@@ -260,8 +260,8 @@ def _first_batch(held: Sequence[Standing]) -> BatchToken | None:
 def _lacking(held: Sequence[Standing], to: Offsets, beginning: Offsets) -> dict[str, tuple[OffsetRange, ...]]:
     """What each target lacks up to some offsets.
 
-    A quarantine has lost commits where the sinks' positions carry a greater number. The lost records can be anywhere up
-    to the furthest sink, including in a batch that only some sinks have committed.
+    A quarantine has lost commits if the sinks' positions have a greater number. The lost records can be anywhere up to
+    the furthest sink, including in a batch that only some sinks have committed.
     """
     found = {}
     sinks = _furthest(one.furthest for one in held if not one.sparse)
@@ -311,7 +311,7 @@ def start_point(
     cluster: Cluster,
     resumed: Offsets | None,
 ) -> StartPoint:
-    """What the run would start from, and an honest word where the file's `start` is not used."""
+    """What the run would start from, with a notice if the file's `start` is not used."""
     start = pipeline.config.source.start
     begun = checkpoint.last_begun()
     if begun is not None:

@@ -1,7 +1,7 @@
-"""Data loss, found before a row is read: what a batch, or a checkpoint, asks for against what the brokers still have.
+"""Detects data loss before a row is read, by comparing a batch or checkpoint with what the brokers still have.
 
-Holes inside a log (compaction, aborted transactions) are no loss. A log start that has passed the batch's
-start, a log end that moved back, or a partition that is gone is.
+Holes inside a log (compaction, aborted transactions) are not data loss. A log start after the batch's start, a log end
+that moved back, or a missing partition is.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class BatchRanges:
 
 
 def ranges_of_batch(starts: Offsets, ends: Offsets, recreated: frozenset[str] = frozenset()) -> BatchRanges:
-    """The batch's ranges. A log that moved back, a topic made again, or a partition that vanished, is a gap."""
+    """The batch's ranges. A log that moved back, a re-created topic, or a missing partition is a gap."""
     anew = [at for at in sorted(starts.keys() & ends.keys()) if at.topic in recreated and starts[at]]
     ranges, backwards = ranges_between({at: 0 if at in anew else start for at, start in starts.items()}, ends)
     again = [Gap(at.topic, at.partition, starts[at], None, "the topic was re-created") for at in anew]
@@ -92,7 +92,7 @@ def _gap(wanted: OffsetRange, start: int, end: int, reason: str) -> Gap:
     return Gap(wanted.topic, wanted.partition, start, end, reason)
 
 
-# What a checkpoint says, against the logs, partitions and topics as they are.
+# Compares a checkpoint with the current logs, partitions and topics.
 
 _SHOWN = 8
 
@@ -104,7 +104,7 @@ def log_findings(
     *,
     open_ends: Offsets | None = None,
 ) -> list[Finding]:
-    """Hold where the next batch begins (and where one that is open ends) against the logs that the file reads."""
+    """Check the start of the next batch (and the end of an open one) against the logs of the source."""
     lost: dict[str, dict[str, str]] = {}
     for at, offset in sorted(position.items()):
         log, end = bounds.get(at), max(offset, (open_ends or {}).get(at, offset))
@@ -135,9 +135,9 @@ def partition_findings(
     bounds: Mapping[TopicPartition, LogBounds],
     recreated: frozenset[str] = frozenset(),
 ) -> list[Finding]:
-    """Partitions that the file reads, and that a batch left out which had been read before.
+    """Partitions of the source that were read before but are missing from the open batch.
 
-    Spark knows of them no more, and takes them for new ones: it would read them from their beginning, once more.
+    Spark would treat them as new and read them again from the beginning.
     """
     begun = files.begun
     now = files.ends(begun) if begun is not None else None

@@ -1,9 +1,9 @@
-"""Topics that were deleted and created again under the same name: found by the ids that the brokers give them.
+"""Detects topics that were deleted and re-created under the same name, by their topic ids.
 
-Offsets alone do not tell: once the new log has grown past the checkpoint, its first records would be skipped without
-a word. The id of every topic is pinned when it is first read, kept with the checkpoint and in the targets' positions,
-and compared before and after every read. With `on_data_loss: record` the next batch begins where the new log does, and
-the rest of the old one is a gap.
+Offsets alone are not enough: once the new log has grown past the checkpoint, its first records would be skipped
+silently. The id of every topic is pinned when it is first read, kept with the checkpoint and in the targets' positions,
+and compared before and after every read. With `on_data_loss: record` the next batch starts at the beginning of the new
+log, and the rest of the old one is a gap.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class TopicIds:
     _stateful: bool = False
 
     def compare(self, topics: set[str], *, stateful: bool) -> None:
-        """Look at the topics before the first batch; refuse where one is another, unless gaps are recorded."""
+        """Check the topics before the first batch; refuse a re-created one, unless gaps are recorded."""
         self._stateful = stateful
         with transient_is_fatal():
             self._now = self.cluster.topic_ids(topics)
@@ -60,13 +60,13 @@ class TopicIds:
         return self._now
 
     def look_again(self) -> None:
-        """The same under a run, where a topic was made again meanwhile."""
+        """The same for a topic that was re-created during the run."""
         self.compare(set(self._now), stateful=self._stateful)
 
     def forget_open_batch(self, targets: Targets) -> None:
-        """Drop a batch that was begun on the old topics and that no sink has any part of: Spark begins it anew.
+        """Drop a batch that was started on the old topics if no sink has any part of it: Spark starts it again.
 
-        Its ends say nothing of the new logs, which may be shorter.
+        Its ends mean nothing in the new logs, which may be shorter.
         """
         if not self.recreated:
             return
@@ -80,10 +80,10 @@ class TopicIds:
     def of_batch(
         self, batch_id: int, token: BatchToken, sinks: Sequence[Sink]
     ) -> tuple[frozenset[str], frozenset[str]]:
-        """The topics from whose beginning a batch is to be read, and those of which nothing of it is left.
+        """The topics that a batch must read from the beginning, and those that have none of its records left.
 
-        `token` is what the tokens of all batches have in common. A batch that a sink holds with its own offsets was
-        read before the topics were created again.
+        `token` is the common part of all tokens. A batch that a sink has with its own offsets was read before the
+        topics were re-created.
         """
         self._former = {}
         if not self.recreated:
@@ -98,7 +98,7 @@ class TopicIds:
         return self.recreated, frozenset()
 
     def of_token(self, token: BatchToken) -> dict[str, str]:
-        """The ids of a batch's topics, asked now. Raises where one was created again since it was first read.
+        """The current ids of a batch's topics. Raises if one was re-created since it was first read.
 
         A topic that appeared during the run, by a pattern, is pinned here, before its first record is read.
         """
@@ -127,7 +127,7 @@ class TopicIds:
         return error
 
     def settle(self, recreated: frozenset[str]) -> None:
-        """A batch is committed that began where these topics do: from now on their offsets count."""
+        """A batch from the beginning of these topics is committed: from now on their offsets count."""
         if recreated:
             self.recreated = frozenset()
             self._note({})
@@ -164,7 +164,7 @@ def topic_recreated(
 
 @dataclass(frozen=True)
 class SameTopics:
-    """In a task, before its slot commits: raises where a topic was created again since the batch was planned."""
+    """In a task, before its slot commits: raises if a topic was re-created since the batch was planned."""
 
     settings: KafkaSettings
     topic_ids: Mapping[str, str]

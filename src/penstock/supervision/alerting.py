@@ -42,14 +42,14 @@ Body = dict[str, Any]
 
 @dataclass(slots=True, eq=False)
 class QueuedAlert:
-    """An alert on its way to some receivers; `left` counts those that have not taken it yet."""
+    """An alert in delivery; `left` counts the receivers that have not accepted it yet."""
 
     body: Body
     left: int
 
 
 class NotAcceptedError(Exception):
-    """A receiver did not accept an alert; the text says why, without its address."""
+    """A receiver did not accept an alert; the text is the reason, without its URL."""
 
 
 class Webhook:
@@ -84,7 +84,7 @@ class Webhook:
 
 
 class AlertTopic:
-    """A Kafka topic, made where it is not there; the key is `pipeline/rule`, so that a rule's alerts stay in order."""
+    """A Kafka topic, created if missing; the key is `pipeline/rule`, so that a rule's alerts stay in order."""
 
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
         self.name = f"topic {topic}"
@@ -94,7 +94,7 @@ class AlertTopic:
         self._outcome: list[Any] = []
 
     def send(self, body: Body) -> None:
-        """Produce an alert, once however often it is asked for, and wait for the brokers. Raises `NotAcceptedError`."""
+        """Produce an alert, only once even if called again, and wait for the brokers. Raises `NotAcceptedError`."""
         try:
             producer = self._producer = self._producer or self._open()
         except PenstockError as error:
@@ -113,7 +113,7 @@ class AlertTopic:
             raise NotAcceptedError("the brokers do not respond")
         self._sent = None
         if (fault := self._outcome[0]) is not None:
-            # An idempotent producer may be done for after an error; another one begins anew.
+            # An idempotent producer may be unusable after an error; use a new one.
             self._producer = None
             raise NotAcceptedError(f"{fault.name()}: {fault.str()}")
 
@@ -206,8 +206,8 @@ _CLOSE_SECONDS = 5.0
 class Alerting:
     """Evaluates `config.alerts` from a daemon thread until it is closed.
 
-    `settings` are those of the source's brokers, for the alert topic. `observe` gives the figures; `tell` is called
-    with each alert, `notice` when a receiver does not accept them.
+    `settings` are those of the source's brokers, for the alert topic. `observe` returns the figures; `tell` is called
+    with each alert, `notice` if a receiver does not accept them.
     """
 
     def __init__(

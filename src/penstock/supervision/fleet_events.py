@@ -14,7 +14,7 @@ from penstock.preflight.options import RunOptions, RunSummary
 
 @dataclass(frozen=True)
 class FleetOptions:
-    """What the command line may ask of a fleet. What `run` says holds for every pipeline."""
+    """The command-line options of a fleet. `run` applies to every pipeline."""
 
     run: RunOptions = field(default_factory=RunOptions)
     watch: bool = False
@@ -26,7 +26,7 @@ class FleetOptions:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A pipeline stopped alone by an error. It is tried again in `delay` seconds, or never by itself."""
+    """A pipeline stopped with an error. It is retried in `delay` seconds, or not automatically."""
 
     error: PenstockError
     attempt: int
@@ -37,7 +37,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Ended:
-    """A pipeline is drained, or stopped as it was asked to."""
+    """A pipeline is drained, or stopped on request."""
 
     summary: RunSummary
 
@@ -52,7 +52,7 @@ class FileChanged:
 
 @dataclass(frozen=True)
 class FileRefused:
-    """A file that was added or changed cannot be taken up as it is now."""
+    """A file that was added or changed is not usable now."""
 
     file: Path
     error: PenstockError
@@ -67,7 +67,7 @@ FleetListener = Callable[[str, FleetEvent], None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one pipeline: the error that it ended by, or waits with; none where it ended well."""
+    """The outcome of one pipeline: the error that it ended or waits with; None if it succeeded."""
 
     error: PenstockError | None = None
 
@@ -77,7 +77,7 @@ _WORST = (4, 3, 2, 75)
 
 @dataclass
 class FleetSummary:
-    """What became of each pipeline, by its name, and what all of them carried."""
+    """The outcome of each pipeline, by name, and the totals of all."""
 
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     carried: RunSummary = field(default_factory=RunSummary)
@@ -90,6 +90,6 @@ class FleetSummary:
 
     @property
     def exit_code(self) -> int:
-        """0 where all ended well; else that of the worst, one that cannot go on before one that may later."""
+        """0 if all succeeded; otherwise that of the worst, a terminal error before a transient one."""
         found = {error.exit_code for error in self.errors.values()}
         return next((code for code in _WORST if code in found), 0)

@@ -1,4 +1,4 @@
-"""The lag of a running pipeline, asked of the brokers every few seconds, also while a batch is long or hangs."""
+"""The lag of a running pipeline, read from the brokers every few seconds, even while a batch is long or hangs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BROKER_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class LagSample:
-    """Where the sinks and the logs are at one moment."""
+    """The offsets of the sinks and the logs at one moment."""
 
     at: datetime
     committed: Offsets
@@ -46,7 +46,7 @@ class LagSample:
 
 
 class LagMonitor:
-    """Samples the lag from a thread of its own, first when it is woken. Partitions without an answer are left out."""
+    """Samples the lag in its own thread, first when it is woken. Partitions without a response are skipped."""
 
     def __init__(
         self, settings: KafkaSettings, committed: Callable[[], Offsets], tell: Callable[[LagSample], None]
@@ -107,8 +107,8 @@ def unread_since(
 ) -> datetime | None:
     """The time of the record at `start`, or the latest that it is known to be no older than.
 
-    `read` is the offset and the time of the record that was read last, `ends` where the log ended at earlier looks:
-    what comes after either is newer.
+    `read` is the offset and time of the last record read, `ends` the log ends at earlier samples: later records are
+    newer.
     """
     if read is not None and read[0] == start:
         return read[1]

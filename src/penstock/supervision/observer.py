@@ -1,6 +1,6 @@
-"""What others see of a run: its note in the checkpoint folder, history, consumer group, metrics and alerts.
+"""The outside view of a run: its note in the checkpoint folder, history, consumer group, metrics and alerts.
 
-Once the run has begun, nothing here can stop it.
+Once the run has started, no error here can stop it.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Finds a batch that has begun, is not committed and shows no progress.
+"""Finds an open batch without progress.
 
-Progress is: a phase entered, a task finished, a batch handed over or done, processors in use for the run, a task that
-runs on another machine. A long batch shows some of that all the time. What shows none of it is reported after
-`WARN_SECONDS` and given up after `--stalled-after`.
+Progress is: a phase entered, a task finished, a batch handed over or done, CPU use of the run, a task on another
+machine. A long batch always shows some of these. A batch without any is reported after `WARN_SECONDS` and abandoned
+after `--stalled-after`.
 
 Between Spark's offsets and the call into this process nothing takes time: a batch that stays there for
-`HANDOVER_SECONDS` is lost on the way. Its query can be started again; a batch that hangs in this process holds its
-thread, and only a new process can go on with it.
+`HANDOVER_SECONDS` is lost. Its query can be restarted; a batch that hangs in this process blocks its thread, and only a
+new process can continue with it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Watchdog:
         self._steps += 1
 
     def look(self, is_open: Callable[[], bool], in_hand: bool, phase: str | None) -> None:
-        """Look at a batch: whether one is open, and has been handed to this process. Raises where it is given up."""
+        """Check whether a batch is open, and has been handed to this process. Raises if it is abandoned."""
         now = self.clock()
         if now < self._next:
             return
