@@ -50,8 +50,8 @@ def test_plan_first_run_tells_the_whole_way(topics: Any, pipeline_file: Write) -
         f"  sink        out  {lake}/out",
         "              exactly once; all rows; no batch yet",
         f"  checkpoint  {file.parent}/checkpoints/orders (fresh)",
-        "  trigger     drain what is there, then stop",
-        "  flow        batches of about 20 seconds while behind, at most 2 minutes; a small one to begin with",
+        "  trigger     read all available records, then stop",
+        "  flow        batches of about 20 seconds while behind, at most 2 minutes; a small one at first",
         "  group       penstock.orders",
         "no problems; a run would start",
     ]

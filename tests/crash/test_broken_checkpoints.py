@@ -205,7 +205,7 @@ def test_run_on_a_full_disk_says_so_and_goes_on_when_there_is_room(case: New) ->
         with pytest.raises(PenstockError) as full:
             fill_up(one)
         assert (full.value.code, full.value.exit_code) == ("DISK_FULL", 4)
-        assert "make room" in (full.value.hint or "")
+        assert "free space" in (full.value.hint or "")
         found = one.verify()
         assert found.blocking == set()
         one.refused("CHECKPOINT_UNWRITABLE", "No space left on device", "is the disk full")

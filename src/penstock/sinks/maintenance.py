@@ -24,7 +24,7 @@ from penstock.sinks.files.writer import worth_joining
 from penstock.sinks.spark_sql import require_engine
 
 GRACE = 0.3
-"""Seconds that a chunk may go on once the stream wants the table: most are done by then."""
+"""How long a chunk may continue after the stream requests the table: most are done by then."""
 
 _POLL = 0.02
 

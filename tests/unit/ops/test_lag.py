@@ -153,14 +153,14 @@ BEHIND = "12,340 behind, the oldest unread record is 3 min 20 s old; "
         ({"growth": 120.0, "input_rate": 500.0}, BEHIND + "growing by 120/s: it does not catch up"),
         ({"growth": -100.0, "catch_up_seconds": 123.4}, BEHIND + "shrinking by 100/s: caught up in about 2 min 3 s"),
         ({"growth": 0.1}, BEHIND + "neither growing nor shrinking: it does not catch up"),
-        ({}, BEHIND + "whether that grows is not known yet"),
-        ({"running": False}, BEHIND + "the pipeline does not run"),
-        ({"running": False, "growth": 55.0}, BEHIND + "the pipeline does not run, and 55/s come in"),
+        ({}, BEHIND + "the growth is not known yet"),
+        ({"running": False}, BEHIND + "the pipeline is not running"),
+        ({"running": False, "growth": 55.0}, BEHIND + "the pipeline is not running, and 55/s come in"),
         ({"running": False, "never_ran": True}, BEHIND + "it has not run yet"),
         ({"total": 0, "behind_seconds": 0.0}, "caught up: nothing waits"),
         (
             {"growth": 200.0, "input_rate": 500.0, "batch_offsets": 10_000},
-            BEHIND + "it keeps up: no more waits than the next batch or two take",
+            BEHIND + "it keeps up: one or two batches will read all that waits",
         ),
         (
             {"growth": 400.0, "input_rate": 500.0, "batch_offsets": 10_000},
@@ -214,9 +214,9 @@ def test_group_note_where_both_say_the_same_is_none(config: PipelineConfig) -> N
             replace(GROUP, offsets={P0: 10, P1: 20}),
             {P0: 30, P1: 40},
             {"running": True},
-            "it is at batch 0, the sinks at batch 1: it follows in a moment",
+            "it is at batch 0, the sinks at batch 1: it will catch up in a moment",
         ),
-        (replace(GROUP, offsets={P0: 10, P1: 20}), {P0: 30, P1: 40}, {}, "the last run ended before it was told"),
+        (replace(GROUP, offsets={P0: 10, P1: 20}), {P0: 30, P1: 40}, {}, "the last run ended before committing to it"),
         (GROUP, {P0: 10, P1: 20}, {}, "it is at batch 1, the sinks at batch 0: a sink was put back"),
         (
             replace(GROUP, offsets={P0: 5, P1: 40}),
@@ -228,7 +228,7 @@ def test_group_note_where_both_say_the_same_is_none(config: PipelineConfig) -> N
             replace(GROUP, offsets={P0: 10, P1: 20}),
             {P0: 30, P1: 40},
             {"entries": [IN_USE], "running": True},
-            "committing to it fails since 2026-01-31 08:00:00 UTC: GROUP_IN_USE has members",
+            "commits to it have failed since 2026-01-31 08:00:00 UTC: GROUP_IN_USE has members",
         ),
         (
             replace(GROUP, offsets={P0: 10, P1: 20}),
@@ -240,7 +240,7 @@ def test_group_note_where_both_say_the_same_is_none(config: PipelineConfig) -> N
             replace(GROUP, offsets={P0: 5, P1: 40}),
             {P0: 30, P1: 40},
             {"entries": [IN_USE, Entry(NOW, RunStarted())]},
-            "someone else moved it",
+            "changed by someone else",
         ),
         (
             replace(GROUP, offsets={P0: 10, P1: 20}),

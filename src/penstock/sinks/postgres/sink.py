@@ -66,7 +66,7 @@ class PostgresSink:
     """Implements `contracts.Sink`, `RecordSink` and `SharedSink` over one table. Without `rules` it appends."""
 
     guarantee = Guarantee.EXACTLY_ONCE
-    no_upkeep = "PostgreSQL looks after its tables itself (autovacuum)"
+    no_upkeep = "PostgreSQL maintains its tables itself (autovacuum)"
 
     def __init__(
         self,
