@@ -155,7 +155,7 @@ BEHIND = "12,340 behind, the oldest unread record is 3 min 20 s old; "
         ({"growth": 0.1}, BEHIND + "neither growing nor shrinking: it does not catch up"),
         ({}, BEHIND + "the growth is not known yet"),
         ({"running": False}, BEHIND + "the pipeline is not running"),
-        ({"running": False, "growth": 55.0}, BEHIND + "the pipeline is not running, and 55/s come in"),
+        ({"running": False, "growth": 55.0}, BEHIND + "the pipeline is not running, and 55/s arrive"),
         ({"running": False, "never_ran": True}, BEHIND + "it has not run yet"),
         ({"total": 0, "behind_seconds": 0.0}, "caught up: nothing waits"),
         (
@@ -207,7 +207,7 @@ def test_group_note_where_both_say_the_same_is_none(config: PipelineConfig) -> N
     [
         (GroupView(None), {P0: 30, P1: 40}, {}, "source.group is false"),
         (GroupView("g", error=MissingError("KAFKA_NOT_AUTHORIZED", "asking")), {P0: 30}, {}, "KAFKA_NOT_AUTHORIZED"),
-        (GroupView("g"), {P0: 30, P1: 40}, {}, "g has no offsets: no run committed to it, or Kafka has forgotten"),
+        (GroupView("g"), {P0: 30, P1: 40}, {}, "g has no offsets: no run committed to it, or they have expired"),
         (GroupView("g"), {P0: 30, P1: 40}, {"running": True}, "no batch was committed to it yet"),
         (GROUP, None, {}, "this pipeline has committed none"),
         (
@@ -217,12 +217,12 @@ def test_group_note_where_both_say_the_same_is_none(config: PipelineConfig) -> N
             "it is at batch 0, the sinks at batch 1: it will catch up in a moment",
         ),
         (replace(GROUP, offsets={P0: 10, P1: 20}), {P0: 30, P1: 40}, {}, "the last run ended before committing to it"),
-        (GROUP, {P0: 10, P1: 20}, {}, "it is at batch 1, the sinks at batch 0: a sink was put back"),
+        (GROUP, {P0: 10, P1: 20}, {}, "it is at batch 1, the sinks at batch 0: a sink or the checkpoint was restored"),
         (
             replace(GROUP, offsets={P0: 5, P1: 40}),
             {P0: 30, P1: 40},
             {},
-            "(5, they have 30): its offsets are of no batch",
+            "(5, they have 30): its offsets belong to no batch",
         ),
         (
             replace(GROUP, offsets={P0: 10, P1: 20}),

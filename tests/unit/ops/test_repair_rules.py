@@ -125,7 +125,7 @@ def test_repair_commit_ahead_of_offsets_is_rebuilt(root: Path) -> None:
     lose(root, "offsets/0")
     assert told(root, at(2)) == ["write offsets offsets/1", "write offsets offsets/2"]
     assert told(root, at(1)) == ["refused CHECKPOINT_GAP"]
-    assert "batch 2 is committed, and no sink says" in why(root, at(1))
+    assert "batch 2 is committed, and no sink has" in why(root, at(1))
 
 
 def test_repair_checkpoint_that_went_back_is_brought_to_the_sinks(root: Path) -> None:

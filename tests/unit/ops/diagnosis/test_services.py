@@ -20,7 +20,7 @@ MERGE = {"type": "delta", "path": "lake/orders", "mode": "merge", "keys": ["id"]
         ({"type": "delta", "path": "lake/orders"}, "penstock compact "),
         (MERGE, "sinks[0].prune_by: "),
         ({"type": "postgres", "url": "postgresql://u@h/d", "table": "public.orders"}, "in the database, "),
-        ({"type": "parquet", "path": "lake/files"}, "storage for out "),
+        ({"type": "parquet", "path": "lake/files"}, "closer storage for out"),
     ],
 )
 def test_slow_sink_is_found_with_the_change_for_its_kind(tmp_path: Path, sink: dict[str, Any], change: str) -> None:
