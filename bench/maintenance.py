@@ -145,8 +145,8 @@ def _told(name: str, told: Sequence[dict[str, Any]]) -> tuple[list[Batch], list[
     for body in told:
         if body["event"] == "notice" and body["text"].startswith("maintenance of orders_delta:"):
             words = body["text"].replace(",", "").split()
-            notes.append((int(words[3]) if "joined" in words else 0, float(words[-2].removeprefix("("))))
-        elif body["event"] == "notice" and "was not done" in body["text"]:
+            notes.append((int(words[3]) if "compacted" in words else 0, float(words[-2].removeprefix("("))))
+        elif body["event"] == "notice" and "failed" in body["text"]:
             raise BenchError(f"{name}: {body['text']}")
     return [from_log(body) for body in told if body["event"] == "batch" and body["rows_in"]], notes
 

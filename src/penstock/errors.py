@@ -146,7 +146,7 @@ def as_penstock_error(error: Exception) -> PenstockError:
     return PenstockError(
         "UNEXPECTED",
         f"{type(error).__name__}: {error}",
-        hint="this is a fault of Penstock; run `penstock --debug ...` and report what it prints",
+        hint="this is a bug in Penstock; run `penstock --debug ...` and report its output",
     )
 
 

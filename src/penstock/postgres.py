@@ -77,7 +77,7 @@ class Database:
         """The message without the secrets of the URL."""
         parts = self._parts
         if parts is None:
-            return "the database's message is left out: it may quote the url"
+            return "the database's message is hidden: it may contain the url"
         for name in ("password", "sslpassword", "passfile"):
             if parts.get(name):
                 message = message.replace(str(parts[name]), "***")

@@ -51,8 +51,8 @@ def test_show_tells_everything_that_is_known_without_the_brokers(folder: Path) -
         f"orders  {folder}/cp",
         f"  query       {QUERY}",
         "  formats     offsets v1, commits v1, sources v1, state RocksDB 5",
-        "  batches     2 begun, 1 committed",
-        "  open        batch 2 began 3 min ago and has not committed; no run is active: the next run repeats it",
+        "  batches     2 started, 1 committed",
+        "  open        batch 2 started 3 min ago and has not committed; no run is active: the next run repeats it",
         "  running     no",
         "  watermark   2026-01-01T00:10:00Z",
         "    partition  committed  open to  log end  lag",
@@ -105,6 +105,6 @@ def test_verify_and_repair_tell_the_finding_and_the_way_out(folder: Path) -> Non
     done = command("checkpoint", "repair", "orders.yaml", folder=folder)
     lines = done.stdout.splitlines()
     assert done.returncode == 3
-    assert lines[1].startswith(f"  backup      what was there is kept in {folder}/cp-backups/")
+    assert lines[1].startswith(f"  backup      the old files are kept in {folder}/cp-backups/")
     assert f"STATE_MISSING checkpoint {folder}/cp: the state that the next batch needs is incomplete" in lines
     assert not (folder / "cp/commits/1").exists()

@@ -81,14 +81,14 @@ def test_init_writes_a_file_that_validates_and_the_schema_it_names(tmp_path: Pat
     named = first.removeprefix("# yaml-language-server: $schema=")
     assert json.loads((tmp_path / "shop" / named).read_text())["properties"]["source"]
     checked = command("validate", "shop/orders.yaml", folder=tmp_path)
-    assert (checked.returncode, checked.stdout) == (0, "shop/orders.yaml: pipeline orders is well defined\n")
+    assert (checked.returncode, checked.stdout) == (0, "shop/orders.yaml: pipeline orders is valid\n")
 
 
 def test_init_file_there_already_is_kept_unless_forced(tmp_path: Path) -> None:
     (tmp_path / "pipeline.yaml").write_text("mine\n")
     refused = command("init", folder=tmp_path)
     assert (refused.returncode, refused.stdout) == (3, "")
-    assert refused.stderr == "FILE_EXISTS pipeline.yaml is there already\n  name another file, or give --force\n"
+    assert refused.stderr == "FILE_EXISTS pipeline.yaml already exists\n  choose another file, or use --force\n"
     assert (tmp_path / "pipeline.yaml").read_text() == "mine\n"
     assert command("init", "--force", folder=tmp_path).returncode == 0
     assert (tmp_path / "pipeline.yaml").read_text() != "mine\n"

@@ -50,10 +50,10 @@ def test_plan_first_run_tells_the_whole_way(topics: Any, pipeline_file: Write) -
         f"  sink        out  {lake}/out",
         "              exactly once; all rows; no batch yet",
         f"  checkpoint  {file.parent}/checkpoints/orders (fresh)",
-        "  trigger     drain what is there, then stop",
-        "  flow        batches of about 20 seconds while behind, at most 2 minutes; a small one to begin with",
+        "  trigger     read all available records, then stop",
+        "  flow        batches of about 20 seconds while behind, at most 2 minutes; a small one at first",
         "  group       penstock.orders",
-        "nothing is wrong; a run would start",
+        "no problems; a run would start",
     ]
     assert not lake.exists(), "a plan writes nothing"
 
@@ -107,13 +107,13 @@ def test_plan_fresh_checkpoint_on_an_old_table_shows_three_ways_out(
     done = command("plan", file.name, folder=file.parent)
     assert done.returncode == 3
     told = done.stderr.splitlines()
-    assert told[0] == "SINK_HOLDS_OTHER_RUN sink out already holds batches of pipeline orders from another checkpoint"
+    assert told[0] == "SINK_HOLDS_OTHER_RUN sink out already has batches of pipeline orders from another checkpoint"
     assert told[-5:] == [
         "  four ways out:",
-        "    put a backup of the checkpoint back: penstock checkpoint restore FILE",
+        "    restore a backup of the checkpoint:  penstock checkpoint restore FILE",
         "    continue where the targets end:      penstock run FILE --resume-from-table",
         "    write to other targets:              other paths and tables, the quarantine's too; rename Kafka sinks",
-        "    read again, duplicates and all:      penstock run FILE --accept-duplicates",
+        "    read again, with duplicates:         penstock run FILE --accept-duplicates",
     ]
     code, plan = planned(file, "--resume-from-table")
     assert (code, plan["start"], plan["waiting"]) == (0, "the positions of the targets", 0)

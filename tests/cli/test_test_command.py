@@ -121,7 +121,7 @@ def test_test_as_json_and_junit_tell_the_same(cases: Path, tmp_path: Path) -> No
         ("differs", ["amount"]),
         ("missing", []),
     ]
-    assert second["notes"] == ["nothing is expected yet: --update writes down what is seen"]
+    assert second["notes"] == ["nothing is expected yet: --update records the actual results"]
     [suite] = Xml.parse(tmp_path / "reports/junit.xml").getroot()
     assert {name: suite.get(name) for name in ("name", "tests", "failures")} == {
         "name": "orders",
@@ -138,7 +138,7 @@ def test_test_without_a_case_file_shows_how_to_begin(write: Write, tmp_path: Pat
     done = command("test", "orders.yaml", folder=tmp_path)
     assert done.returncode == 3
     told = done.stderr.splitlines()
-    assert told[0] == "CASE_FILE_MISSING orders.test.yaml: there are no cases for orders.yaml"
+    assert told[0] == "CASE_FILE_MISSING orders.test.yaml: no cases for orders.yaml"
     skeleton = "\n".join(line.removeprefix("  ") for line in told[3:7]) + "\n"
     assert skeleton == (
         "cases:\n  - name: a good message\n    messages:\n      - {value: {order_id: 1, amount: 1.5}}\n"

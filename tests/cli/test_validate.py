@@ -16,7 +16,7 @@ BAD = (("topics: [orders]", "topcis: [orders]"), ("amount DOUBLE", "amount DUBLE
 BAD_TEXT = """\
 orders.yaml:5:3 source.topcis: unknown key "topcis"
   did you mean "topics"?
-orders.yaml:8:45 decode.schema: DUBLE is not a type that Penstock carries
+orders.yaml:8:45 decode.schema: DUBLE is not a type that Penstock supports
   did you mean "DOUBLE"?
 orders.yaml:13:11 sinks[0].type: "dleta" is not one of delta, iceberg, kafka, postgres, parquet, jsonl
   did you mean "delta"?
@@ -26,7 +26,7 @@ orders.yaml:13:11 sinks[0].type: "dleta" is not one of delta, iceberg, kafka, po
 def test_validate_good_file_says_so(write: Write, tmp_path: Path) -> None:
     write()
     done = penstock("validate", "orders.yaml", folder=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "orders.yaml: pipeline orders is well defined\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "orders.yaml: pipeline orders is valid\n", "")
 
 
 def test_validate_good_file_as_json(write: Write, tmp_path: Path) -> None:

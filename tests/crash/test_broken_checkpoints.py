@@ -206,7 +206,7 @@ def test_run_on_a_full_disk_says_so_and_goes_on_when_there_is_room(case: New) ->
         with pytest.raises(PenstockError) as full:
             fill_up(one)
         assert (full.value.code, full.value.exit_code) == ("DISK_FULL", 4)
-        assert "make room" in (full.value.hint or "")
+        assert "free space" in (full.value.hint or "")
         found = one.verify()
         assert found.blocking == set()
         one.refused("CHECKPOINT_UNWRITABLE", "No space left on device", "is the disk full")
@@ -412,7 +412,7 @@ def test_partition_taken_out_of_the_file_is_refused_and_right_when_it_is_put_bac
     one.go_on(2)
     one.change(source={"assign": {one.topic: [0]}})
     one.send()
-    one.blocked("PARTITION_GONE", "put the topic back", "on_data_loss: record")
+    one.blocked("PARTITION_GONE", "add the topic to source.topics", "on_data_loss: record")
     one.change(source={"assign": {one.topic: [0, 1]}})
     assert one.verify().status == 0
     one.drain()

@@ -147,7 +147,7 @@ def test_verify_holds_the_offsets_against_the_brokers(topics: Any, pipeline_file
     assert {one["code"]: one["context"] for one in body["findings"] if one["blocks"]} == {
         "OFFSETS_BEFORE_LOG": {f"{topic}[0] 8": "the log holds 9-10"},
         "OFFSETS_BEYOND_LOG": {f"{topic}[1] 11": "the log holds 0-10"},
-        "PARTITION_GONE": {f"{topic}[2] from 1": "not at the brokers, or not read by the file"},
+        "PARTITION_GONE": {f"{topic}[2] from 1": "not on the brokers, or not in the file"},
     }
     record = load(pipeline_file(topic, source={"on_data_loss": "record"}))
     assert not verify_checkpoint(take_snapshot(record)).blocks

@@ -174,7 +174,7 @@ def test_up_after_the_broker_was_killed_recovers_with_its_data(tmp_path: Path) -
         assert read_status(tmp_path).state == "down"
         recovered = penstock("up", "--port", str(port), folder=tmp_path)
         assert recovered.returncode == 0, recovered.stderr
-        assert "starting again on their data" in " ".join(recovered.stderr.split())
+        assert "restarting on their data" in " ".join(recovered.stderr.split())
         assert "kept" in admin.list_topics(timeout=10).topics
         assert can_produce(stack.bootstrap, "kept")
     finally:

@@ -158,7 +158,7 @@ def test_run_that_failed_is_first_with_its_error_and_what_waits(topics: Any, pip
     [cause] = pipeline.causes()
     assert (cause.code, cause.summary) == (
         "NOT_RUNNING",
-        f"no run is at work: the last run was ended by {raised.value.code}",
+        f"no run is active: the last run was ended by {raised.value.code}",
     )
     assert any(line.startswith("300 offsets wait, the oldest unread record is ") for line in cause.evidence)
 

@@ -118,7 +118,7 @@ def test_sql_that_spark_refuses_ends_before_a_batch_with_the_cause(
     file = pipeline_file(topic, transforms=steps)
     with pytest.raises(MissingError) as refused:
         penstock.load(file).run(session=spark)
-    assert str(refused.value).splitlines()[0] == "SQL_REFUSED transforms[1]: Spark refuses the query"
+    assert str(refused.value).splitlines()[0] == "SQL_REFUSED transforms[1]: Spark rejects the query"
     cause = refused.value.context["cause"]
     assert cause.startswith("[UNRESOLVED_ROUTINE] Cannot resolve routine `no_such_function`")
     assert not [sign for sign in STACK if sign in str(refused.value)]
@@ -132,7 +132,7 @@ def test_sql_that_fails_on_a_row_ends_with_the_cause(topics: Any, pipeline_file:
     done = run_to_its_end(pipeline_file(topic, transforms=[{"sql": "SELECT *, CAST(customer_id AS INT) x FROM input"}]))
     assert done.returncode == 4
     first, cause, log, _ = told(done)
-    assert first == "BATCH_FAILED running the batch: Spark gave up"
+    assert first == "BATCH_FAILED running the batch: the Spark job failed"
     assert cause.startswith(
         '  cause: [CAST_INVALID_INPUT] The value \'c\' of the type "STRING" cannot be cast to "INT"'
     )

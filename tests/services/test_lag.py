@@ -110,7 +110,7 @@ def test_lag_is_what_was_sent_and_not_read_in_offsets_and_in_time(topics: Any, p
     before = replace(found, at=found.at - timedelta(seconds=10))
     again = find_lag(take_snapshot(load(file)), before)
     assert again.growth == pytest.approx(100 / (again.at - before.at).total_seconds())
-    assert "the pipeline does not run, and" in again.text
+    assert "the pipeline is not running, and" in again.text
 
 
 def test_lag_of_some_partitions_and_of_a_pattern_counts_those_alone(topics: Any, pipeline_file: Write) -> None:
@@ -236,7 +236,7 @@ def test_run_tells_its_group_what_the_sinks_have_and_goes_on_where_it_cannot(
     GroupOffsets(KafkaSettings(topics.brokers), f"penstock.{name}").commit({TopicPartition(topic, 0): 3})
     moved = find_lag(take_snapshot(config))
     assert lags(moved) == {0: 0, 1: 5, 2: 0}
-    assert "someone else moved it" in (moved.group_note or "")
+    assert "changed by someone else" in (moved.group_note or "")
     done = CliRunner().invoke(app, [str(file), "--json"])
     body = json.loads(done.stdout)
     assert (body["total"], body["partitions"][0]["committed"], body["partitions"][0]["group"]) == (5, 40, 3)

@@ -91,4 +91,4 @@ def test_run_of_several_whose_spark_dies_ends_with_a_code_to_start_it_again(
         os.kill(java.pid, signal.SIGKILL)
         assert running.process.wait(60) == 75, running.complained
         running.await_nobody_left()
-    assert "SPARK_LOST running the pipelines: Spark's process has ended" in running.complained
+    assert "SPARK_LOST running the pipelines: the Spark process has ended" in running.complained

@@ -594,7 +594,7 @@ def test_sink_renamed_while_its_batch_is_open_is_refused_until_its_old_name_has_
     (found,) = [one for one in verify_checkpoint(take_snapshot(load(file))).findings if one.blocks]
     assert (found.code, found.way_out.splitlines()[0]) == (
         "SINK_RENAMED",
-        f"put the name {sink} back, and let a run finish what is open: penstock run FILE",
+        f"put the name {sink} back, and let a run finish the open batch: penstock run FILE",
     )
     rename(file, another=sink)
     drain(file, session)

@@ -144,7 +144,7 @@ def test_new_field_appears_as_a_column_without_a_restart_and_a_dropped_one_goes_
         {"order_id": 2, "amount": None, "city": "Kiel"},
         {"order_id": 3, "amount": 4.0, "city": None},
     ]
-    assert any("version 2 is taken up: new columns city" in text for text in running.notices)
+    assert any("version 2 is now used: new columns city" in text for text in running.notices)
 
 
 @LANES_LONG
@@ -185,7 +185,7 @@ def test_incompatible_change_goes_to_quarantine_with_both_types_and_the_stream_g
     assert all(word in bad[0]["message"] for word in ("amount", "string", "double"))
     counted = [e.metrics.codes for e in running.events if isinstance(e, BatchDone) and e.metrics.codes]
     assert counted == [{"SCHEMA_INCOMPATIBLE": 1}]
-    assert any("is not taken up" in text for text in running.notices)
+    assert any("is not used" in text for text in running.notices)
     # And again from the beginning of a run, whose newest schema the table does not take.
     producer.avro(topic, V1, [{"order_id": 3, "amount": 4.0}])
     producer.avro(topic, broken, [{"order_id": 4, "amount": "much"}])

@@ -207,7 +207,7 @@ def unknown_user(broker: SecuredBroker, folder: Path) -> Any:
 def wrong_authority(broker: SecuredBroker, folder: Path) -> Any:
     (folder / "other.pem").write_text(Authority.make("another one").certificate)
     good = broker.security(USER, broker.secure.password(USER), folder, ca_file=str(folder / "other.pem"))
-    return broker.stack.bootstrap, good, ("KAFKA_TLS", "of an authority that is not trusted")
+    return broker.stack.bootstrap, good, ("KAFKA_TLS", "not signed by a trusted CA")
 
 
 def expired(broker: SecuredBroker, folder: Path) -> Any:
@@ -316,7 +316,9 @@ def test_right_on_a_group_or_transactions_that_lacks_is_told_by_plan_and_run(
 ) -> None:
     user, file, rights = exact_pipeline(broker, tmp_path)
     broker.grant(user, [one for one in rights if one.resource != resource])
-    said = {"group": "a right on the consumer group", "transactional-id": "a right on the transactional id"}[resource]
+    said = {"group": "permission on the consumer group", "transactional-id": "permission on the transactional id"}[
+        resource
+    ]
     with took(MOST_SECONDS):
         problems = plan_run(load(file)).problems
     assert [one.code for one in problems][:1] == ["KAFKA_NOT_AUTHORIZED"]

@@ -195,6 +195,6 @@ def test_plan_several_sinks_shows_the_guarantee_and_rows_of_each(topics: Any, pi
         (
             "now",
             "exactly once",
-            "all rows, merged by order_id, reading only where event_time can match: a key must never change it",
+            "all rows, merged by order_id, reading only where event_time can match: it must never change for a key",
         ),
     ]

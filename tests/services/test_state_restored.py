@@ -101,7 +101,7 @@ def test_target_of_a_step_with_state_that_went_back_is_not_caught_up(
     before = rows(file)
     assert [number for number, _ in before] == [1, 2, 3, 4]
     DeltaTable(file.parent / "lake/out").restore(1)
-    with pytest.raises(PenstockError, match="a step keeps state, which cannot be caught up") as refused:
+    with pytest.raises(PenstockError, match="the state of a step cannot catch up") as refused:
         run(load(file), RunOptions(catch_up=True), session=spark)
     assert refused.value.code == "RESUME_SINKS_DISAGREE"
     DeltaTable(file.parent / "lake/out").restore(DeltaTable(file.parent / "lake/out").version() - 1)

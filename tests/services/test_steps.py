@@ -392,4 +392,4 @@ def test_table_that_vanishes_in_a_run_is_waited_for(
     drain(file, session, watch)
     assert sorted((r["id"], r["tier"]) for r in rows(tmp_path / "lake/out")) == [(1, "gold"), (2, "silver")]
     assert "Retrying" in seen
-    assert any("people" in text and "taken up" in text for text in seen)
+    assert any("people" in text and "loaded" in text for text in seen)

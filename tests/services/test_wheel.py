@@ -69,7 +69,7 @@ def test_wheel_installed_gives_a_command_of_its_own(installed: Path, tmp_path: P
 def test_wheel_installed_makes_and_checks_a_pipeline(installed: Path, tmp_path: Path) -> None:
     assert run(installed, "init", "orders.yaml", folder=tmp_path).returncode == 0
     done = run(installed, "validate", "orders.yaml", folder=tmp_path)
-    assert (done.returncode, done.stdout) == (0, "orders.yaml: pipeline orders is well defined\n")
+    assert (done.returncode, done.stdout) == (0, "orders.yaml: pipeline orders is valid\n")
     assert run(installed, "schema", folder=tmp_path).stdout.startswith("{")
 
 

@@ -1,4 +1,5 @@
-"""From the pipeline file to its parts: the only place, with `targets` and `decoding`, where a word becomes a class."""
+"""Builds the parts of a pipeline from its file: with `targets` and `decoding`, the only place where a `type:` becomes a
+class."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Flow:
-    """One way of the rows through the pipeline: the whole of it, or a route."""
+    """One flow through the pipeline: the whole of it, or a route."""
 
     config: cfg.Flow
     decoder: RecordDecoder
@@ -73,9 +74,9 @@ class Flow:
     computed: SinkExpressions | None
     inlets: tuple[Inlet, ...]
     deleting: tuple[Sink, ...]
-    """The sinks in which tombstones delete."""
+    """The sinks where tombstones delete rows."""
     delete_by: tuple[str, ...]
-    """The keys by which they do; none where they do not."""
+    """The keys by which they delete; empty if they do not."""
     key: RecordDecoder | None
     lane: LaneChoice
     sides: tuple[Side, ...] = ()
@@ -86,13 +87,13 @@ class Flow:
         return tuple(one.transform for one in self.placed)
 
     def layout(self, steps: Sequence[Transform] | None = None) -> Layout | None:
-        """How its state is laid out, with other steps in place of its own if given; None where it keeps none."""
+        """The layout of its state, optionally with other steps; None if it is stateless."""
         sides = [(side.name, side.topics, side.decoder, side.transforms) for side in self.sides]
         return lay_out(self.decoder, self.config.topics, self.steps if steps is None else steps, sides)
 
     @property
     def name(self) -> str:
-        """What tells it from the others; empty where there are none."""
+        """Its label among other flows; empty if it is the only one."""
         return self.config.name
 
     @property
@@ -102,7 +103,7 @@ class Flow:
 
     @property
     def schema(self) -> pa.Schema | None:
-        """The columns that reach the inlets; `None` where only Spark can say."""
+        """The input columns of the inlets; `None` if only Spark knows."""
         schema = joined_schema(self)
         found = steps_output(schema, self.steps if not self.sides else self.steps[1:]) if schema is not None else None
         return as_nullable(found) if found is not None else None
@@ -125,13 +126,13 @@ class Pipeline:
     reader: Reader
     targets: Targets
     schemas: Schemas
-    """What the registries gave for the decoders."""
+    """The registry schemas of the decoders."""
     flows: tuple[Flow, ...]
     tables: Tables
 
     @property
     def sinks(self) -> tuple[Sink, ...]:
-        """Where the rows go, in the order of the file."""
+        """The sinks, in the order of the file."""
         return self.targets.sinks
 
     @property
@@ -141,7 +142,7 @@ class Pipeline:
 
     @property
     def storage(self) -> Storage:
-        """The way in to every place of the file."""
+        """Access to every location in the file."""
         return storage_of(self.config)
 
     @property
@@ -157,7 +158,7 @@ class Pipeline:
 
     @property
     def preload(self) -> tuple[str, ...]:
-        """The modules besides Penstock's own that the tasks of some steps import, which is slow."""
+        """The third-party modules that the tasks of some steps import, which is slow."""
         if not any(isinstance(step, cfg.StatefulConfig) for step in self.config.transforms):
             return ()
         spark = ("pandas.serializers", "streaming.stateful_processor_util", "streaming.proto.StateMessage_pb2")
@@ -182,7 +183,7 @@ class Pipeline:
         return [sink for sink in self.sinks if isinstance(sink, SlotSink)]
 
     def with_sinks(self, change: Callable[[Sink], Sink]) -> Pipeline:
-        """The same pipeline, each sink in the form that `change` gives it."""
+        """The same pipeline, with `change` applied to each sink."""
         targets = replace(self.targets, sinks=tuple(change(sink) for sink in self.targets.sinks))
         flows = (_flow(self.config, flow.config, targets, self.schemas, self.tables, False) for flow in self.flows)
         return replace(self, targets=targets, flows=tuple(flows))
@@ -196,7 +197,7 @@ class Pipeline:
 
 
 def build(config: cfg.PipelineConfig, schemas: Schemas | None = None, tables: Tables | None = None) -> Pipeline:
-    """Make the parts that a pipeline file names; the registries are asked for schemas that are not given."""
+    """Build the parts of a pipeline file; schemas that are not given are read from the registries."""
     refuse_missing_code(config)
     tables = tables or Tables(config.tables, storage=storage_of(config))
     source = config.source
@@ -234,7 +235,7 @@ def _flow(
     if flow.where is not None:
         placed = (PlacedStep("where", RouteCondition(flow.where, on_error)), *placed)
     computed, inlets = build_inlets(sinks, made, on_error)
-    # Of a join, which is the first of the steps, the sides have columns of their own: it is Spark's, whatever they do.
+    # A join is the first step and its sides have their own columns: it always runs in Spark.
     every = [*placed, *([PlacedStep("", computed)] if computed is not None else [])]
     return Flow(
         config=flow,
@@ -298,9 +299,9 @@ def choose_lane(schema: pa.Schema, placed: Sequence[PlacedStep], forced: Lane | 
     if forced == "direct" and reason is not None:
         raise MissingError(
             "LANE_IMPOSSIBLE",
-            "the file asks for `lane: direct`, which this pipeline cannot take",
+            "the file asks for `lane: direct`, which this pipeline does not support",
             context={"because of": reason},
-            hint="leave `lane` out, or change that transform",
+            hint="remove `lane`, or change that transform",
         )
     if forced is not None:
         return LaneChoice(forced, "`lane` in the file says so")
@@ -322,9 +323,9 @@ def _nullable(field: pa.Field) -> pa.Field:
 
 
 def _delete_by(flow: cfg.Flow, sinks: Sequence[cfg.SinkConfig]) -> tuple[str, ...]:
-    """The keys of the sinks that merge, where tombstones delete there.
+    """The keys of the merging sinks where tombstones delete.
 
-    A tombstone has no `when_newer` column: where a sink orders rows by one, it does not delete.
+    A tombstone has no `when_newer` column, so it does not delete in a sink that orders rows by one.
     """
     if flow.sides or any(map(cfg.remembers, flow.transforms)):
         return ()

@@ -1,4 +1,4 @@
-"""A `format:` becomes a decoder here, with `build` and `targets` the only places where a word becomes a class."""
+"""Builds a decoder from a `format:`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.decoders import JsonDecoder, KeyedDecoder, RawDecoder, RecordDecod
 def build_decoder(
     flow: cfg.Flow, tombstones: Tombstones, topic: str | None, schemas: Schemas, frozen: bool
 ) -> RecordDecoder:
-    """The decoder of a flow. `frozen`: the registry could not be asked, so no schema that is new to a task is used."""
+    """The decoder of a flow. `frozen`: the registry was unreachable, so tasks use only known schemas."""
     decode = flow.decode
     assert decode is not None, "a loaded pipeline has all its decoders"
     value = _DecoderBuilder(decode, flow.decode_path, topic, "value", tombstones, schemas, frozen).decoder()
@@ -31,7 +31,7 @@ def build_side_decoder(side: cfg.Side, topic: str | None, schemas: Schemas, froz
 
 
 def build_key(flow: cfg.Flow, topic: str | None, schemas: Schemas, frozen: bool) -> RecordDecoder | None:
-    """The decoder of a flow's keys, where the file has one."""
+    """The key decoder of a flow, if the file has one."""
     key = getattr(flow.decode, "key", None)
     if key is None:
         return None

@@ -1,8 +1,8 @@
-"""What Spark, its Kafka client and the disk raise, as Penstock's errors: the cause on top, and whether it is transient.
+"""Translates errors of Spark, its Kafka client and the disk into Penstock's errors: the cause first, and whether it is
+transient.
 
-Spark wraps what its Kafka source hears in errors of its own, so only the text is left to judge by; it is told in the
-words of librdkafka's errors. An error that tells of a full disk seldom says which: the place of the pipeline with the
-least room is named.
+Spark wraps errors of its Kafka source, so only their text can be matched; messages follow those for librdkafka.
+Disk-full errors rarely name the disk: the location with the least free space is reported.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _UNKNOWN_USER = re.compile(rf"{_PACKAGE}SaslAuthenticationException:? ?([^\n]*)"
 _TLS = re.compile(rf"(?:{_PACKAGE}SslAuthenticationException|javax\.net\.ssl\.SSL\w*Exception):? ?([^\n]*)")
 _LACKS = re.compile(rf"{_PACKAGE}(Topic|Group|TransactionalId|Cluster)AuthorizationException:? ?([^\n]*)")
 _ON = {
-    "Topic": "a right on the topic",
-    "Group": "a right on the consumer group",
-    "TransactionalId": "a right on the transactional id",
-    "Cluster": "a right on the cluster",
+    "Topic": "permission on the topic",
+    "Group": "permission on the consumer group",
+    "TransactionalId": "permission on the transactional id",
+    "Cluster": "permission on the cluster",
 }
 _TLS_CAUSES = (
     (
@@ -37,30 +37,30 @@ _TLS_CAUSES = (
     (
         re.compile(r"No subject alternative (?:DNS|names?)|No name matching|subject alternative names present"),
         "the broker's certificate is for another host",
-        "write the brokers by a name that their certificate has, or give them a certificate with this one",
+        "use a broker host name that is in their certificate, or issue a certificate with this one",
     ),
     (
         re.compile(r"PKIX path|unable to find valid certification path|signature check failed", re.IGNORECASE),
-        "the broker's certificate is of an authority that is not trusted",
-        "check ca_file: it must hold the authority that signed the brokers' certificates",
+        "the broker's certificate is not signed by a trusted CA",
+        "check ca_file: it must contain the CA that signed the brokers' certificates",
     ),
     (
         re.compile(r"fatal alert: (?:certificate_required|bad_certificate|certificate_unknown|unknown_ca)"),
-        "the broker refuses the client certificate, or asks for one",
+        "the broker rejects the client certificate, or requires one",
         "check certificate_file and key_file",
     ),
 )
 
 
 def access_refusal(text: str, brokers: str | None) -> MissingError | None:
-    """The error where a report of Spark says that the brokers do not let its client in, or it them."""
+    """The error if a Spark report shows that the brokers rejected the client, or the client the brokers."""
     where = {"brokers": brokers} if brokers else {}
     if found := _UNKNOWN_USER.search(text):
         return MissingError(
             "KAFKA_NOT_AUTHENTICATED",
             "connecting through Spark: the brokers rejected the credentials of this pipeline",
             context={**where, "client": found[1]},
-            hint="check username, password and mechanism: the brokers know no such user, or it has another password",
+            hint="check username, password and mechanism: the user does not exist, or the password is wrong",
         )
     if found := _LACKS.search(text):
         return MissingError(
@@ -78,13 +78,13 @@ def access_refusal(text: str, brokers: str | None) -> MissingError | None:
             return MissingError(
                 "KAFKA_TLS", f"connecting through Spark: the TLS handshake failed: {cause}", context=said, hint=hint
             )
-    # A handshake that broke off: the broker may have gone meanwhile.
+    # An interrupted handshake: the broker may have stopped.
     return None
 
 
 @contextmanager
 def full_disks_named(config: PipelineConfig) -> Iterator[None]:
-    """Name the place with the least room in errors that tell of a full disk."""
+    """Name the location with the least free space in disk-full errors."""
     try:
         yield
     except PenstockError as error:
@@ -117,7 +117,7 @@ _STORE_PASSING = re.compile(
     r"SlowDown|\bStatus Code: 5\d\d|AWSStatus500Exception|AWSServiceThrottledException|AWSClientIOException"
     r"|AWSServiceIOException|awssdk\.core\.exception\.(SdkClientException|ApiCall\w*Timeout\w*)"
 )
-"""What S3A raises, inside Spark, when a store does not answer as it should."""
+"""Errors that S3A raises inside Spark if the store does not respond properly."""
 _OVERTAKEN = re.compile(r"(RemoteFileChangedException|PreconditionFailed|Status Code: 412)")
 _UNFIT_PYTHON = re.compile(r"No module named '?penstock|PYTHON_VERSION_MISMATCH|Cannot run program \"[^\"]*python")
 _WORKER_LATE = "Python worker failed to connect back"
@@ -133,16 +133,16 @@ _PLACES = ("at ", 'File "', "Traceback", "...", "JVM stacktrace", "^", "===", "A
 
 
 def only_reporting_failed(error: BaseException) -> bool:
-    """Whether Spark fell over its own progress report, after the batch was done and committed.
+    """Whether Spark failed in its own progress report after the batch was committed.
 
-    Spark 4.1's Kafka source does so for a batch that is run again after a restart: the report wants offsets
-    that were not asked for (SPARK-57438). Starting the query again goes on with the next batch.
+    Spark 4.1's Kafka source does so for a batch that is repeated after a restart: the report needs offsets that were
+    not fetched (SPARK-57438). Restarting the query continues with the next batch.
     """
     return 'Cannot invoke "scala.collection.IterableOps.map(' in str(error)
 
 
 def translate_error(error: BaseException, brokers: str | None = None) -> PenstockError:
-    """Whatever came out of Spark as one of Penstock's errors: the cause on top, no Java stack."""
+    """Translate an error of Spark into a Penstock error: the cause first, no Java stack trace."""
     if isinstance(error, PenstockError):
         return error
     text = _whole_text(error)
@@ -153,19 +153,19 @@ def translate_error(error: BaseException, brokers: str | None = None) -> Penstoc
     if "CONCURRENT_STREAM_LOG_UPDATE" in text or (_OVERTAKEN.search(text) and "MetadataLog" in text):
         return TerminalError(
             "CHECKPOINT_SHARED",
-            "writing to the checkpoint: another run of this pipeline was quicker",
+            "writing to the checkpoint: another run of this pipeline was faster",
             context={"cause": cause},
-            hint="only one run may use a checkpoint; nothing was lost or written twice, and the other run goes on",
+            hint="only one run may use a checkpoint; nothing was lost or duplicated, and the other run continues",
         )
     if (refusal := access_refusal(text, brokers)) is not None:
         return refusal
     if _UNFIT_PYTHON.search(text):
         return MissingError(
             "EXECUTOR_PYTHON_UNFIT",
-            "starting tasks on the executors: their Python is missing, of another version, or lacks Penstock",
+            "starting tasks on the executors: Python is missing there, has another version, or lacks Penstock",
             context={"cause": cause},
-            hint="name a Python of this minor version: cluster: {python: PATH}\n"
-            "and have the packages sent along: cluster: {environment: pack}, or installed there",
+            hint="set a Python of this minor version: cluster: {python: PATH}\n"
+            "and ship the packages: cluster: {environment: pack}, or installed there",
         )
     if _WORKER_LATE in text:
         return TransientError(
@@ -179,17 +179,17 @@ def translate_error(error: BaseException, brokers: str | None = None) -> Penstoc
     if _STORE_PASSING.search(text):
         return TransientError(
             "STORAGE_UNAVAILABLE",
-            "reaching the object store through Spark: it does not answer as it should",
+            "connecting to the object store through Spark: unexpected response",
             context={"cause": cause},
-            hint="is the endpoint right, and can this machine reach it?",
+            hint="check the endpoint, and whether this machine can reach it",
         )
     if _TOPIC_GONE in text:
         return TransientError(
             "TOPIC_GONE",
-            "asking for offsets through Spark: the brokers do not know a topic of this pipeline any more",
+            "asking for offsets through Spark: a topic of this pipeline no longer exists",
             context={**({"brokers": brokers} if brokers else {}), "cause": cause},
             hint="was the topic deleted?  remove it from the source, or create it again: a new topic of the same name\n"
-            "begins at its first record, and on_data_loss decides what follows",
+            "is read from its first record if on_data_loss allows it",
         )
     if any(sign in text for sign in _PASSING_CAUSES):
         return TransientError(
@@ -200,20 +200,20 @@ def translate_error(error: BaseException, brokers: str | None = None) -> Penstoc
         )
     return TerminalError(
         "BATCH_FAILED",
-        "running the batch: Spark gave up",
+        "running the batch: the Spark job failed",
         context={"cause": cause},
-        hint="see Spark's log for details; --debug shows the stack",
+        hint="see Spark's log for details; --debug shows the stack trace",
     )
 
 
 def checkpoint_gone(path: str, cause: PenstockError) -> TerminalError:
-    """What a run that finds its checkpoint removed ends with, whatever it was that failed first."""
+    """The error of a run whose checkpoint was removed, whatever failed first."""
     return TerminalError(
         "CHECKPOINT_GONE",
         f"checkpoint {path}: it was removed while the pipeline ran",
         context={"cause": cause.context.get("cause", cause.summary)},
-        hint="put a copy back: penstock checkpoint restore FILE\n"
-        "or go on without one, from where the targets stand: penstock run FILE --resume-from-table",
+        hint="restore a backup: penstock checkpoint restore FILE\n"
+        "or continue without one, from the positions of the targets: penstock run FILE --resume-from-table",
     )
 
 
@@ -221,7 +221,7 @@ def refused_step(place: str, step: object, error: BaseException) -> MissingError
     """A transform that Spark's analysis does not take: an unknown function, types that do not go together."""
     return MissingError(
         "SQL_REFUSED",
-        f"{place}: Spark refuses the query",
+        f"{place}: Spark rejects the query",
         context={"cause": _cause(_whole_text(error)) or type(error).__name__, "step": step},
         hint="correct the expression in the pipeline file; nothing was read or written",
     )
@@ -233,7 +233,7 @@ def _whole_text(error: BaseException) -> str:
 
 
 def _cause(text: str) -> str:
-    """The one line of a Java or Python report that says what went wrong."""
+    """The line of a Java or Python stack trace that names the cause."""
     raised = _PYTHON_RAISED.search(text)
     named = _CONDITION.search(text)
     if raised is not None:

@@ -50,7 +50,7 @@ class Inlet:
     select: tuple[str, ...] | None = None
     where: str | None = None
     computed: Mapping[str, str] = field(default_factory=dict)
-    """The name that the sink knows a computed column by, and the column."""
+    """The sink's name for a computed column, and the column."""
 
     def schema(self, rows: pa.Schema) -> pa.Schema:
         """The columns that reach the sink."""

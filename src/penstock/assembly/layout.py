@@ -1,7 +1,8 @@
-"""How a flow with state is laid out: what runs before its state, the steps with state, and what each batch does after.
+"""The layout of a stateful flow: the steps before its state, the stateful steps, and the steps of each batch after
+them.
 
-The watermark is set directly before the first step that needs it, whatever stands between the two in the file: the late
-rows are then exactly those that this step would leave out.
+The watermark is set directly before the first step that needs it, whatever is between the two in the file: the late
+rows are then exactly those that this step would drop.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class StreamInput:
     before: tuple[Transform, ...]
     watermark: Watermark | None
     late_for: StatefulTransform | None
-    """The step that rows may come too late for."""
+    """The step that drops late rows."""
 
     def over_arrow(self) -> tuple[Transform, ...]:
         """The first steps, which run with the decoder: those that have an exact Arrow form."""
@@ -44,9 +45,9 @@ class Layout:
     inputs: tuple[StreamInput, ...]
     join: Join | None
     kept: tuple[Transform, ...]
-    """From the first step with state to the last; a join stands before them."""
+    """From the first stateful step to the last; a join comes before them."""
     after: int
-    """The place of the first step that runs in each batch."""
+    """The index of the first step that runs in each batch."""
 
     @property
     def tables(self) -> set[str]:
@@ -76,7 +77,7 @@ def lay_out(
     steps: Sequence[Transform],
     sides: Sequence[tuple[str, tuple[str, ...], Decoder, Sequence[Transform]]] = (),
 ) -> Layout | None:
-    """The layout of a flow, or None where it keeps no state."""
+    """The layout of a flow, or None if it is stateless."""
     places = [at for at, step in enumerate(steps) if isinstance(step, StatefulTransform)]
     if not places:
         return None

@@ -30,11 +30,11 @@ class _Place:
     name: str
     location: str
     by_tasks: bool
-    """Whether executors read or write there; else the driver alone."""
+    """Whether executors read or write there; otherwise only the driver does."""
 
 
 def placement_of(config: cfg.PipelineConfig, deploy_mode: DeployMode = "client") -> Placement:
-    """Where a run of the pipeline has its executors: as spark-submit was told, else as the file says."""
+    """Where the executors of a run are: as given to spark-submit, else as in the file."""
     asked = cfg.reveal(config.spark).get("spark.master", LOCAL)
     placement = Placement((submitted_setting("spark.master") if is_submitted() else None) or asked, deploy_mode)
     if placement.kind == "other":
@@ -48,7 +48,7 @@ def placement_of(config: cfg.PipelineConfig, deploy_mode: DeployMode = "client")
 
 
 def shipping_of(config: cfg.PipelineConfig) -> Shipping:
-    """What executors on other machines are sent."""
+    """The files to ship to executors on other machines."""
     cluster = config.cluster or ClusterConfig()
     placement = placement_of(config)
     usual = "installed" if is_submitted() or placement.kind == "kubernetes" else "pack"
@@ -68,13 +68,13 @@ def open_ports(config: cfg.PipelineConfig, placement: Placement) -> list[str]:
     if placement.is_local or not is_unauthenticated(placement, settings):
         return []
     return [
-        f"spark.authenticate is not true: whoever reaches the ports of {placement.master} can run code as its user; "
-        "set it, and spark.authenticate.secret by reference where the cluster does not make one itself"
+        f"spark.authenticate is not true: anyone who can reach the ports of {placement.master} can run code as its "
+        "user; set it, and spark.authenticate.secret by reference unless the cluster creates one"
     ]
 
 
 def check_places(config: cfg.PipelineConfig, placement: Placement) -> list[str]:
-    """Stop where a machine of the cluster cannot see a place that it needs; what is worth a word is given back."""
+    """Stop if a machine of the cluster cannot access a location that it needs; returns notices."""
     if placement.shares_disk:
         return []
     shared = [PurePath(path) for path in (config.cluster.shared_paths if config.cluster is not None else ())]
@@ -83,13 +83,13 @@ def check_places(config: cfg.PipelineConfig, placement: Placement) -> list[str]:
     if refused:
         raise MissingError(
             "PATH_NOT_SHARED",
-            f"the machines of {placement.master} do not see this machine's disk",
+            f"the machines of {placement.master} cannot access this machine's disk",
             context={place.name: place.location for place in refused},
-            hint="put them where every machine can reach them, such as s3://bucket/path\n"
-            "or, on a network file system that all of them mount alike, say so: cluster: {shared_paths: [/mnt/...]}",
+            hint="move them to storage that every machine can reach, such as s3://bucket/path\n"
+            "or, for a network file system mounted on all of them, set: cluster: {shared_paths: [/mnt/...]}",
         )
     return [
-        f"{place.name} is on this machine's disk: this pipeline can go on from here alone ({place.location})"
+        f"{place.name} is on this machine's disk: this pipeline can only continue from this machine ({place.location})"
         for place in local
     ]
 
@@ -144,7 +144,7 @@ def _named_in(at: str, options: Mapping[str, str]) -> Iterator[_Place]:
 
 
 def _registry_files(at: str, value: object) -> Iterator[_Place]:
-    """The certificates that registries are given by path: a task asks them too. Those of `security` travel as text."""
+    """The certificate files of registries, which tasks also query. Those of `security` are shipped as text."""
     if isinstance(value, cfg.RegistryConfig):
         for name in ("ca_file", "certificate_file", "key_file"):
             if (file := getattr(value, name)) is not None:

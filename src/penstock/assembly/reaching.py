@@ -33,7 +33,7 @@ def subscription_of(source: KafkaSourceConfig) -> Subscription:
 
 
 def database_tls(security: SecurityConfig | None, where: str) -> DatabaseTls | None:
-    """TLS with a database, its files read; none where its url alone says how."""
+    """The TLS settings of a database, with files read; None if only its url has them."""
     if security is None:
         return None
     password = security.key_password.get_secret_value() if security.key_password is not None else None
@@ -42,7 +42,7 @@ def database_tls(security: SecurityConfig | None, where: str) -> DatabaseTls | N
 
 
 def storage_of(config: PipelineConfig) -> Storage:
-    """The way in to every place of the file: what it says, and what it leaves out from the environment."""
+    """Access to every location in the file: its settings, completed from the environment."""
     told = config.storage or StorageConfig()
     keys = (told.access_key, told.secret_key, told.session_token)
     access, secret, token = (key.get_secret_value() if key is not None else None for key in keys)
@@ -68,7 +68,7 @@ def places_of(config: PipelineConfig) -> Iterator[str]:
 
 
 def committed_places_of(config: PipelineConfig) -> Iterator[str]:
-    """The places where a commit, or a lease, is a conditional write: an Iceberg table has its catalog for that."""
+    """The locations where a commit or lease is a conditional write; an Iceberg table uses its catalog instead."""
     yield config.checkpoint
     if config.quarantine is not None and config.quarantine.table is not None:
         yield config.quarantine.table
@@ -78,7 +78,7 @@ def committed_places_of(config: PipelineConfig) -> Iterator[str]:
 
 
 def backup_place_of(config: PipelineConfig) -> str:
-    """Where the copies of a pipeline's checkpoint go: as the file says, or next to the checkpoint."""
+    """The backup folder of a checkpoint: as in the file, or next to the checkpoint."""
     asked = config.checkpoint_backup
     return (asked.to if asked is not None else None) or backups_of(config.checkpoint)
 

@@ -1,8 +1,7 @@
-"""The schemas that decoders take their columns from, as the registries have them now, with the fields they dropped.
+"""The current registry schemas of the decoders, with the fields they dropped.
 
-Where a file names `version: latest`, the registry is asked again before each batch. A producer registers a schema
-before it writes by it, and a batch's offsets are fixed before the question: no record of the batch can be newer than
-the answer.
+With `version: latest`, the registry is queried before each batch. A producer registers a schema before it writes with
+it, and a batch's offsets are fixed before the query: no record of the batch can be newer than the response.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from penstock.model.pem import read_pem
 from penstock.registry import RegisteredSchema, RegistrySettings, client_of
 
 Place = tuple[str | int, ...]
-"""The place of a decoder in the file."""
+"""The path of a decoder in the file."""
 
 Schemas = Mapping[Place, RegisteredSchema]
-"""The schema of each decoder that has its columns from a registry."""
+"""The schema of each decoder whose columns come from a registry."""
 
 _MOST_VERSIONS = 100
 _LONGEST_PAUSE_SECONDS = 60.0
@@ -42,7 +41,7 @@ class Registered:
 
     @property
     def follows(self) -> bool:
-        """Whether newer versions are taken up as they come."""
+        """Whether it follows newer versions."""
         return self.config.version == "latest"
 
     def ask(self, known: RegisteredSchema | None = None) -> RegisteredSchema:
@@ -74,7 +73,7 @@ class Registered:
         if found.kind != _KINDS[self.config.format]:
             raise MissingError(
                 "SCHEMA_OF_OTHER_FORMAT",
-                f"reading subject {self.subject}: its schema is of another format",
+                f"reading subject {self.subject}: its schema has another format",
                 context={"the file says": self.config.format, "the registry has": found.kind.lower()},
                 hint="correct format or subject",
             )
@@ -82,17 +81,17 @@ class Registered:
 
 
 class SchemaUpdates:
-    """The decoders that take up newer schemas as they come, and the questions for these.
+    """The decoders that follow newer schemas, and the queries for these.
 
-    A registry that does not answer costs its time-outs and tries. While it is away it is therefore asked for a third of
-    the time at most, so that batches whose schemas are known go on; a batch that has to wait for it asks at once.
+    An unreachable registry costs timeouts and retries. It is therefore queried for at most a third of the time, so that
+    batches with known schemas continue; a batch that has to wait for it queries at once.
     """
 
     def __init__(self, decoders: Mapping[Place, Registered]) -> None:
         self._decoders = decoders
         self._asks_at = 0.0
         self.away: TransientError | None = None
-        """Why there was no answer the last time."""
+        """Why the last request failed."""
 
     def newest(self, known: Callable[[Place], RegisteredSchema]) -> dict[Place, RegisteredSchema] | None:
         """The newest schemas, `known` ones where nothing is newer; None while a registry is away."""
@@ -113,7 +112,7 @@ class SchemaUpdates:
         return self._decoders.items()
 
     def ask_at_once(self) -> None:
-        """Let the next batch ask, away or not."""
+        """Let the next batch query the registry in any case."""
         self._asks_at = 0.0
 
 
@@ -132,7 +131,7 @@ def registered(config: cfg.PipelineConfig) -> dict[Place, Registered]:
 
 
 def ask_registries(config: cfg.PipelineConfig) -> dict[Place, RegisteredSchema]:
-    """The schemas as they are now."""
+    """The current schemas."""
     return {place: one.ask() for place, one in registered(config).items()}
 
 
@@ -180,5 +179,5 @@ def read_schema_file(file: str) -> bytes:
 
 
 def _own_columns(decode: object) -> bool:
-    """Whether the file itself gives the columns, and the registry only explains the records."""
+    """Whether the file defines the columns, and the registry only provides the writer schemas."""
     return any(getattr(decode, name, None) is not None for name in ("columns", "schema_file", "descriptor_file"))

@@ -24,7 +24,7 @@ from penstock.spark.submitted import is_submitted, overruled, submitted_setting
 Tell = Callable[[str], None]
 _SPECULATION = "spark.speculation"
 _MASTER_SECONDS = 15.0
-"""A master that is being started again is waited for."""
+"""Wait for a master that is being restarted."""
 
 
 def _ignore(text: str) -> None:
@@ -38,13 +38,13 @@ class Needs:
     preload: tuple[str, ...]
     """Modules that the tasks import."""
     tables: bool
-    """Whether Spark SQL meets Delta or Iceberg tables."""
+    """Whether Spark SQL uses Delta or Iceberg tables."""
     light: bool
     """Whether their rows stay out of the JVM."""
     attempts: bool = True
-    """Whether a task may run twice at the same time: not where a sink commits in its tasks."""
+    """Whether a task may run twice at the same time: not if a sink commits in its tasks."""
     shipping: Shipping = field(default_factory=Shipping)
-    """What executors on other machines are sent."""
+    """The files to ship to executors on other machines."""
 
     def together(self, other: Needs) -> Needs:
         """What both need."""
@@ -99,7 +99,7 @@ def application(
 
 
 def _without_second_attempts(settings: Mapping[str, str], needs: Needs, tell: Tell) -> dict[str, str]:
-    """Settings without speculation, where a second attempt would take its slot from the first, and so on for ever."""
+    """Settings without speculation if a second attempt would fence the first one, and so on forever."""
     asked = (submitted_setting(_SPECULATION) if is_submitted() else None) or settings.get(_SPECULATION, "false")
     if needs.attempts or asked != "true":
         return dict(settings)
@@ -108,7 +108,7 @@ def _without_second_attempts(settings: Mapping[str, str], needs: Needs, tell: Te
 
 
 def _packing(tell: Tell) -> Callable[[int, int], None]:
-    """Tells of the packing of the Python packages, quarter by quarter."""
+    """Reports the progress of packing the Python packages, in quarters."""
 
     def progress(done: int, of: int) -> None:
         if done == 1:
@@ -140,16 +140,16 @@ def session_for(
 def pinned_slots(
     pipeline: Pipeline, cores: int, schemas: Sequence[pa.Schema], tell: Callable[[str], None]
 ) -> int | None:
-    """The number of slots that every batch has to have, where a sink commits in its slot."""
+    """The fixed number of slots of every batch, if a sink commits in its slot."""
     slots: int | None = None
     for sink in pipeline.slot_sinks:
         found = sink.pin(slots or cores)
         if slots is not None and found != slots:
             raise MissingError(
                 "SLOTS_DISAGREE",
-                "the Kafka sinks of this pipeline were begun with different numbers of slots",
+                "the Kafka sinks of this pipeline were started with different numbers of slots",
                 context={"slots": f"{slots} and {found}"},
-                hint="write the same `slots` for all of them: a change is made between two whole batches",
+                hint="set the same `slots` for all of them: a change is made between two complete batches",
             )
         slots = found
         for notice in sink.notices:
@@ -157,7 +157,7 @@ def pinned_slots(
     if slots is not None and any(COORDINATES not in schema.names for schema in schemas):
         raise MissingError(
             "SINK_NEEDS_COORDINATES",
-            f"a Kafka sink with guarantee exactly_once needs the column {COORDINATES}, which the SQL leaves out",
+            f"a Kafka sink with guarantee exactly_once needs the column {COORDINATES}, which the SQL does not select",
             hint=f"select {COORDINATES} as well, or use guarantee: at_least_once",
         )
     return slots

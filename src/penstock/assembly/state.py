@@ -1,6 +1,7 @@
-"""What a checkpoint's state depends on, noted at its first run and compared before every other.
+"""What the state in a checkpoint depends on, stored at the first run and compared before every later one.
 
-Spark finds such a change late, with a stack, or not at all: a window of another length goes on with the old one's rows.
+Spark detects such a change late, with a stack trace, or not at all: a window of another length continues with the old
+rows.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ STATE_SETTINGS = {
     # With it a restart of a query with state can fail in Spark 4.1: SPARK-56461.
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
 }
-"""Spark's settings for a query with state, where the file has none of its own."""
+"""Default Spark settings for a stateful query."""
 
 
 def state_identity(pipeline: Pipeline) -> list[dict[str, Any]]:
-    """What the state of a pipeline depends on, step by step; empty where it keeps none."""
+    """What the state of a pipeline depends on, step by step; empty if it is stateless."""
     return [one for flow in pipeline.flows for one in _identities(flow)]
 
 
@@ -57,7 +58,7 @@ def _kept(step: Any, entering: pa.Schema | None, leaving: pa.Schema | None) -> d
 
 
 def check_state(pipeline: Pipeline, checkpoint: SparkCheckpoint) -> None:
-    """Raise where the checkpoint's state is not what the steps of the file would keep."""
+    """Raise if the state in the checkpoint does not match the steps of the file."""
     if checkpoint.last_begun() is None:
         return
     noted, now = checkpoint.state_noted(), state_identity(pipeline)
@@ -66,10 +67,10 @@ def check_state(pipeline: Pipeline, checkpoint: SparkCheckpoint) -> None:
         return
     raise MissingError(
         "STATE_CHANGED",
-        f"checkpoint {checkpoint.path} holds the state of other steps than the file has now",
+        f"checkpoint {checkpoint.path} has the state of other steps than the file",
         context={"in the checkpoint": _shown(before), "in the file": _shown(now)},
-        hint="take the change back, or start with a new checkpoint (and new tables, where they hold rows already): "
-        "what is in the state cannot become what the new steps would have kept",
+        hint="revert the change, or start with a new checkpoint (and new tables, if they already have rows): the "
+        "state cannot be converted for the new steps",
     )
 
 

@@ -1,8 +1,7 @@
-"""The lookup tables of a pipeline in a run: opened by their `type:`, read when they changed, carried to where the steps
-are.
+"""The lookup tables of a run: opened by their `type:`, reloaded when they change, shipped to the steps.
 
-A table that fits in its `memory` is read by the driver as Arrow, and goes from there to the tasks. A larger one is
-never read here: Spark joins it, by a reader of its own.
+A table that fits in its `memory` is read by the driver as Arrow and shipped to the tasks. A larger one is not read
+here: Spark joins it with its own reader.
 """
 
 from __future__ import annotations
@@ -37,24 +36,24 @@ from penstock.transforms import Enrich, LocalRows, Sql, TableRows
 from penstock.transforms.lookup import duplicate_keys
 
 _MOST_BYTES = 2**31 - 1
-"""What an Arrow column of text can hold, whatever `memory` allows."""
+"""The limit of an Arrow text column, regardless of `memory`."""
 
 
 @dataclass(frozen=True)
 class LoadedTable:
-    """A table as a batch uses it. `rows` is None where it is larger than its memory, and joined by Spark."""
+    """A table as used by a batch. `rows` is None if it is larger than its memory and joined by Spark."""
 
     name: str
     version: str
     rows: pa.Table | None
     changed: bool
-    """Whether this is another version than that of the batch before."""
+    """Whether this version differs from that of the previous batch."""
 
     @property
     def notice(self) -> str:
         """What a person should know of the change."""
         what = "larger than its memory, joined by Spark" if self.rows is None else f"{self.rows.num_rows:,} rows"
-        return f"table {self.name}: version {self.version} taken up, {what}"
+        return f"table {self.name}: version {self.version} loaded, {what}"
 
 
 @dataclass
@@ -100,9 +99,9 @@ class Tables:
         return size is None or size <= self._memory(name)
 
     def current(self, wanted: Mapping[str, Sequence[str]], now: float) -> dict[str, LoadedTable]:
-        """The tables with at least these columns, as they are to be used at `now`, in seconds of any clock.
+        """The tables with at least these columns, for use at `now`, in seconds of any clock.
 
-        With `refresh: on_change` every call looks at the version; with a duration at most one call in that time.
+        With `refresh: on_change` every call checks the version; with a duration, at most one call in that time does.
         """
         return {name: self._current(name, frozenset(columns), now) for name, columns in wanted.items()}
 
@@ -146,7 +145,7 @@ class Tables:
 
 
 def open_table(name: str, config: LookupConfig, storage: Storage = Storage()) -> LookupTable:
-    """The table that the pipeline file describes. Its libraries are loaded only now; nothing is looked at yet."""
+    """The table of the pipeline file. Its libraries are loaded only now; nothing is read yet."""
     match config:
         case DeltaTableConfig():
             from penstock.tables.delta import DeltaLookup
@@ -218,7 +217,7 @@ def _typed(session: Any, schema: pa.Schema) -> Any:
 
 
 def _in_file_order(table: LookupTable, schema: pa.Schema) -> pa.Schema:
-    """The columns as the files have them: Spark goes by their places, whatever the first line names."""
+    """The columns in file order: Spark matches them by position, whatever the header says."""
     from penstock.tables.parquet import CsvLookup
 
     assert isinstance(table, CsvLookup)
@@ -253,17 +252,17 @@ def _iceberg_frame(session: Any, config: IcebergTableConfig, name: str, storage:
 
 
 class PendingRows:
-    """Stands for the rows of a table that fits in memory, until they are read."""
+    """Placeholder for the rows of a table that fits in memory, until they are read."""
 
     @property
     def value(self) -> bytes:
-        """Never asked: the rows are put in its place before a batch."""
+        """Never called: the rows replace it before a batch."""
         raise AssertionError("the table is read before the first batch")
 
 
 @dataclass
 class Lookups:
-    """On the driver: the tables that some steps name, as they are now."""
+    """On the driver: the current tables of some steps."""
 
     tables: Tables
     steps: Sequence[Transform]
@@ -271,11 +270,11 @@ class Lookups:
     tell: Callable[[str], None]
     _loaded: dict[str, LoadedTable] = field(default_factory=dict)
     _carried: dict[tuple[str, str], TableRows] = field(default_factory=dict)
-    """What was carried to the tasks for each step and version."""
+    """What was shipped to the tasks for each step and version."""
     _asked: set[tuple[str, str]] = field(default_factory=set)
 
     def refresh(self) -> set[str]:
-        """Look at the tables; the names of those that are new or changed."""
+        """Check the tables; returns the names of new or changed ones."""
         found = self.tables.current(self._wanted(), time.monotonic())
         fresh = {name for name, table in found.items() if table.changed or name not in self._loaded}
         for name in sorted(fresh & self._loaded.keys()):
@@ -296,7 +295,7 @@ class Lookups:
                 self._refuse_duplicates(session, step)
 
     def _refuse_duplicates(self, session: Any, step: Enrich) -> None:
-        """Ask once for each version of a table that Spark joins."""
+        """Load each version of a table that Spark joins only once."""
         query, key = step.duplicates_query(), (repr(step), self._loaded[step.table].version)
         if query is None or key in self._asked:
             return
@@ -310,8 +309,8 @@ class Lookups:
         if table.rows is None:
             raise MissingError(
                 "TABLE_TOO_LARGE",
-                f"table {step.table} has grown larger than its memory",
-                hint=f"start again: Spark then joins it; or raise tables.{step.table}.memory",
+                f"table {step.table} has grown beyond its memory",
+                hint=f"restart: Spark then joins it; or raise tables.{step.table}.memory",
             )
         key = (repr(step), table.version)
         if key not in self._carried:

@@ -1,6 +1,6 @@
-"""The sinks of a pipeline file, and what each is given: a sink's `type:` becomes its class here.
+"""Builds the sinks of a pipeline file and their inputs.
 
-A sink's own libraries are loaded only where the file names it.
+The libraries of a sink are loaded only if the file uses it.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Targets:
     quarantines: tuple[Sink, ...]
     gaps: Sink | None
     redriven: Callable[[], Sequence[Sink]] = tuple
-    """The sinks that a replay can replace rows of, under the name of the pipeline's redrives: made when asked for."""
+    """The sinks where a replay can replace rows, under the name of the pipeline's redrives; created on demand."""
 
 
 def targets_of(config: cfg.PipelineConfig) -> Targets:
-    """The targets that a pipeline file names, without the rest of the pipeline: no registry is asked for a schema."""
+    """The targets of a pipeline file, without the rest of the pipeline: no registry is queried."""
     return build_targets(config, settings_of(config.source))
 
 
@@ -65,7 +65,7 @@ def _redriven(config: cfg.PipelineConfig, source: KafkaSettings) -> Sequence[Sin
 def build_inlets(
     configs: Sequence[cfg.SinkConfig], sinks: Sequence[Sink], on_error: OnError
 ) -> tuple[SinkExpressions | None, tuple[Inlet, ...]]:
-    """What each sink is given, and the expressions that have to be computed for that; equal ones once."""
+    """The input of each sink, and the expressions to compute for it; equal ones only once."""
     names: dict[str, str] = {}
 
     def computed(expression: str) -> str:
@@ -244,13 +244,13 @@ def merge_rules(sink: cfg.SinkConfig) -> MergeRules | None:
 
 
 def way_in(source: KafkaSettings) -> KafkaSettings:
-    """How to reach the cluster of the source, without what else its reader is told."""
+    """The connection settings of the source cluster, without other reader settings."""
     options = {k: v for k, v in source.options.items() if k.startswith(_SECURITY)}
     return KafkaSettings(source.brokers, options, source.security)
 
 
 def _producing(sink: cfg.KafkaSinkConfig, source: KafkaSettings) -> KafkaSettings:
-    """The producer's settings; on the cluster of the source its way in is the source's."""
+    """The producer settings; on the source cluster, with the source's authentication."""
     options = cfg.reveal(sink.options)
     security = read_security(sink.security, f"sink {sink.name}: security")
     if sink.brokers in (None, source.brokers):

@@ -1,7 +1,7 @@
-"""A step of the file becomes a transform here, with `build`, `targets` and `decoding` the only such places.
+"""Builds transforms from the steps of the file.
 
-The columns that steps name are held against those that the decoders give: of a file with a `schema:` when it is loaded,
-here where a registry gives them, with the same words and places.
+The columns that steps use are checked against those of the decoders: for a file with a `schema:` when it is loaded,
+here if they come from a registry, with the same messages and locations.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ from penstock.transforms.streaming import Streaming
 
 @dataclass(frozen=True)
 class StepContext:
-    """What steps are built with besides their own settings."""
+    """The context that steps are built with."""
 
     folder: Path
-    """Where the user's own modules are."""
+    """The folder of the user's modules."""
     topics: tuple[str, ...] | None
     tables: Tables
     times: Mapping[str, str]
     """The column of the event time of each source that is joined."""
     on_error: OnError
-    """What happens to a row that a step fails on, where the step does not say: it is quarantined if it can be."""
+    """Default for rows that a step fails on: quarantined if possible."""
 
 
 @dataclass(frozen=True)
@@ -190,14 +190,14 @@ def refuse_missing_columns(config: cfg.PipelineConfig, flow: cfg.Flow, decoded: 
 
 
 def step_output(schema: pa.Schema, step: Transform) -> pa.Schema | None:
-    """The columns that leave a step, or None where only Spark can say."""
+    """The output columns of a step, or None if only Spark knows."""
     if step.no_arrow_form(schema) is None:
         return step.output(schema)
     return step.known_output(schema) if isinstance(step, Streaming) else None
 
 
 def steps_output(schema: pa.Schema, steps: Sequence[Transform]) -> pa.Schema | None:
-    """The columns that leave some steps, or None where only Spark can say."""
+    """The output columns of some steps, or None if only Spark knows."""
     found: pa.Schema | None = schema
     for step in steps:
         found = step_output(found, step) if found is not None else None

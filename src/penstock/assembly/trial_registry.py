@@ -1,7 +1,7 @@
-"""Schemas from files in place of a registry, and tables as rows of a case file, so that a trial needs no service.
+"""Schemas from files instead of a registry, and tables as rows of a case file, so that a trial needs no service.
 
-Each schema file counts as registered under its subject; its id is its place in the list, from 1 up. A record that names
-another id cannot be read: that is reported, and the network is not asked.
+Each schema file counts as registered under its subject; its id is its index in the list, from 1. A record with another
+id cannot be read: that is reported without using the network.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _as_seen(name: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     except pa.ArrowInvalid as error:
         raise DefinitionError(
             "CASE_TABLE_INVALID",
-            f"table {name}: the rows do not agree on the types of their columns",
+            f"table {name}: the rows have different types for the same column",
             context={"cause": str(error).splitlines()[0]},
             hint=f'give the types: {name}: {{schema: "id BIGINT, ...", rows: [...]}}',
         ) from None
@@ -77,7 +77,7 @@ class Given:
     schemas: tuple[RegisteredSchema, ...] = ()
 
     def remember(self) -> None:
-        """Let the clients of this process know the schemas, as if they had asked."""
+        """Add the schemas to the caches of the clients of this process."""
         for registry in self.registries:
             client = client_of(registry)
             for schema in self.schemas:
@@ -87,7 +87,7 @@ class Given:
 def build_offline(
     config: cfg.PipelineConfig, files: Mapping[str, str], tables: Mapping[str, pa.Table] | None = None
 ) -> tuple[Pipeline, Given]:
-    """A pipeline whose registries are stood in for by schema files, by subject, and its tables by rows."""
+    """A pipeline with registries replaced by schema files, by subject, and tables replaced by rows."""
     given = Given(
         tuple(dict.fromkeys(_registries(config))), tuple(_schema(n, *one) for n, one in enumerate(files.items(), 1))
     )
@@ -97,9 +97,9 @@ def build_offline(
     if missing:
         raise MissingError(
             "CASE_SCHEMA_MISSING",
-            f"reading by the schemas of a registry: the case file gives none for {', '.join(missing)}",
+            f"reading registry schemas: the case file has none for {', '.join(missing)}",
             context={"given": ", ".join(files) or "none"},
-            hint=f"a test asks no registry; add to the case file:\nschemas:\n  {missing[0]}: FILE.avsc",
+            hint=f"tests do not use a registry; add to the case file:\nschemas:\n  {missing[0]}: FILE.avsc",
         )
     stand_ins = {name: MemoryTable(name, rows) for name, rows in (tables or {}).items()}
     schemas = {place: by_subject[one.subject] for place, one in wanted.items()}
@@ -140,7 +140,7 @@ def _schema(number: int, subject: str, file: str) -> RegisteredSchema:
     if kind is None:
         raise MissingError(
             "CASE_SCHEMA_UNKNOWN",
-            f"reading the schema of {subject}: its kind cannot be told from the file's name",
+            f"reading the schema of {subject}: its kind is not clear from the file name",
             context={"file": PurePath(file).name, "known": ", ".join(_KINDS)},
         )
     return RegisteredSchema(number, kind, read_schema_file(file).decode(errors="replace"), (), subject, 1)

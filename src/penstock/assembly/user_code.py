@@ -11,12 +11,12 @@ from penstock.config.files import referred_to_in, secret_files
 from penstock.config.problems import Path
 from penstock.errors import DefinitionError, MissingError
 
-if TYPE_CHECKING:  # it brings in Arrow, which `validate` does without
+if TYPE_CHECKING:  # it imports Arrow, which `validate` does not need
     from penstock.spark.shipping import UserCode
 
 
 def folder_of(config: cfg.PipelineConfig) -> FilePath:
-    """Where the modules of a pipeline are: in the folder of its file."""
+    """The module folder of a pipeline: the folder of its file."""
     return config.file.absolute().parent if config.file is not None else FilePath.cwd()
 
 
@@ -46,10 +46,11 @@ def code_behind(config: cfg.PipelineConfig) -> frozenset[FilePath]:
 
 
 def code_to_ship(config: cfg.PipelineConfig) -> UserCode | None:
-    """What goes to other machines of the user's own: the modules that its steps import, and the files that it lists.
+    """The user's files to ship to other machines: the modules that the steps import, and the listed files; nothing else
+    in the folder.
 
-    Nothing else that lies in the folder does. Raises where one of them is outside of it, or holds a secret: a file to
-    which this pipeline file or one beside it refers by `${file:...}`.
+    Raises if one of them is outside the folder, or contains a secret: a file that this or a neighbouring pipeline file
+    references by `${file:...}`.
     """
     from penstock.spark.shipping import UserCode
 
@@ -66,33 +67,33 @@ def code_to_ship(config: cfg.PipelineConfig) -> UserCode | None:
 
 
 def _shippable(file: FilePath, folder: FilePath, secret: set[FilePath]) -> str:
-    """The name of a file below the folder. Raises where it must not be sent."""
+    """The name of a file relative to the folder. Raises if it must not be shipped."""
     if file.resolve() in secret:
         raise DefinitionError(
             "FILE_IS_SECRET",
-            "packing the pipeline: a file that it would send along is named by ${file:...}, which is for secrets",
+            "packing the pipeline: a file to ship is named by ${file:...}, which is for secrets",
             context={"file": file},
-            hint="take it out of cluster.extra_files, or read it without a reference",
+            hint="remove it from cluster.extra_files, or read it without a reference",
         )
     if not file.is_file():
         raise MissingError(
             "FILE_UNUSABLE",
-            "packing the pipeline: a file of cluster.extra_files is not there",
+            "packing the pipeline: a file of cluster.extra_files does not exist",
             context={"file": file},
         )
     return name_below(folder, file)
 
 
 def name_below(folder: FilePath, file: FilePath) -> str:
-    """The name of a file as seen from a folder that it is in. Raises where it is not."""
+    """The name of a file relative to a folder. Raises if it is outside."""
     try:
         return str(file.absolute().resolve().relative_to(folder.resolve()))
     except ValueError:
         raise MissingError(
             "FILE_OUTSIDE_FOLDER",
-            "packing the pipeline: a file that it refers to is not below its folder",
+            "packing the pipeline: a referenced file is not below its folder",
             context={"file": file, "folder": folder},
-            hint="put it beside the pipeline file, and refer to it from there",
+            hint="move it next to the pipeline file, and reference it there",
         ) from None
 
 

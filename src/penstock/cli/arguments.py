@@ -54,24 +54,26 @@ def files_in(given: Sequence[Path], or_else: str | None) -> list[Path]:
 
     missing = [str(path) for path in given if not path.exists()]
     if missing:
-        raise MissingError("FILE_MISSING", f"there is no {', '.join(missing)}", hint="name pipeline files or folders")
+        raise MissingError("FILE_MISSING", f"there is no {', '.join(missing)}", hint="give pipeline files or folders")
     found = pipeline_files(given)
     if not found and or_else is not None:
         where = "this folder" if list(given) == [Path()] else ", ".join(map(str, given))
-        raise MissingError("NO_PIPELINES", f"there is no *.yaml in {where}", hint=f"name the pipeline files{or_else}")
+        raise MissingError("NO_PIPELINES", f"no *.yaml found in {where}", hint=f"give the pipeline files{or_else}")
     return found
 
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline file.", show_default=False)]
 Files = Annotated[
     list[Path],
-    typer.Argument(metavar="FILE...", help="The pipeline files; a folder for its *.yaml.", show_default=False),
+    typer.Argument(metavar="FILE...", help="The pipeline files, or a folder with *.yaml files.", show_default=False),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]
 Master = Annotated[
     str | None,
-    typer.Option(metavar="URL", help="The cluster: spark://..., k8s://..., yarn; else `spark.master` of the file."),
+    typer.Option(
+        metavar="URL", help="The cluster: spark://..., k8s://..., yarn; defaults to `spark.master` in the file."
+    ),
 ]
 AvailableNow = Annotated[bool, typer.Option("--available-now", help="Process everything available now, then stop.")]
 ResumeFromTable = Annotated[
@@ -81,11 +83,11 @@ CatchUp = Annotated[
     bool,
     typer.Option(
         "--catch-up",
-        help="First bring targets that were restored from an older copy up to the position of the checkpoint.",
+        help="First let targets that were restored from an older copy catch up to the position of the checkpoint.",
     ),
 ]
 AcceptDuplicates = Annotated[
-    bool, typer.Option("--accept-duplicates", help="Fresh checkpoint: read again what the table already has.")
+    bool, typer.Option("--accept-duplicates", help="Fresh checkpoint: read records again that the table already has.")
 ]
 LogFormat = Annotated[
     Literal["auto", "text", "json"], typer.Option(help="auto: a live view on a terminal, lines in a pipe.")

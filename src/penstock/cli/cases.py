@@ -41,15 +41,13 @@ def test(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="The pipeline files.", show_default=False)],
     case: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this case; may be repeated.")] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Run again whenever a file next to the pipeline is saved.")
+        bool, typer.Option("--watch", help="Run again when a file next to the pipeline is saved.")
     ] = False,
-    update: Annotated[
-        bool, typer.Option("--update", help="Write the actual results into the cases that fail.")
-    ] = False,
+    update: Annotated[bool, typer.Option("--update", help="Write the actual results into failing cases.")] = False,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML, for CI.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Run the pipeline's own cases, in FILE.test.yaml next to it: no broker, no network; exit 4 where one fails."""
+    """Run the pipeline's own cases, in FILE.test.yaml next to it: no broker, no network; exit 4 if one fails."""
     from penstock.ops.cases.run import SparkWhenNeeded
 
     pipelines = [_pipeline_of(file) for file in files]
@@ -93,7 +91,7 @@ def _watch(
                 _run(files, names, update, junit, False, session)
             except PenstockError as error:
                 show_error(error)
-            # What --update wrote is no reason to run again.
+            # Do not run again for what --update wrote.
             before |= {
                 file: saved for file, saved in _modified(files).items() if update and file.name.endswith(".test.yaml")
             }

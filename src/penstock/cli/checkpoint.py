@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.ops.checkpoint.restore import RestorePlan
     from penstock.ops.checkpoint.show import BatchView, CheckpointView
 
-app = typer.Typer(help="Inspect a checkpoint, verify it, keep copies of it, repair it.", no_args_is_help=True)
+app = typer.Typer(help="Inspect, verify, back up and repair a checkpoint.", no_args_is_help=True)
 
 _SHOWN = 12
 
@@ -39,7 +39,7 @@ def show(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show batches, offsets and lag, state, and what each sink's own token says; no JVM."""
+    """Show batches, offsets and lag, state, and the token of each sink; no JVM."""
     from penstock.config import load
     from penstock.ops.checkpoint.show import show_batch, show_checkpoint
     from penstock.ops.snapshot import take_snapshot
@@ -66,17 +66,17 @@ def verify(file: File, as_json: Json = False) -> None:
 @app.command()
 def repair(
     file: File,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be changed, or why not.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be changed, or why not.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Repair a damaged checkpoint where that is provably safe; a copy is made first. Exit 3 where it is not."""
+    """Repair a damaged checkpoint if that is provably safe; a copy is made first. Exit 3 if not."""
     from penstock.config import load
     from penstock.ops.checkpoint.repair import apply_repair, plan_repair
     from penstock.ops.snapshot import take_snapshot
 
     plan = plan_repair(take_snapshot(load(file), brokers=None))
     if not dry_run and plan.changes:
-        with progress_bar("copying the present files", in_bytes=True) as progress:
+        with progress_bar("copying the current files", in_bytes=True) as progress:
             plan = apply_repair(plan, progress)
     answer(plan, lambda plan: _show_repair(plan, file), as_json)
     if plan.refused or plan.left:
@@ -87,11 +87,14 @@ def repair(
 def backup(
     file: File,
     to: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Where the copies go; else as in the file.", show_default=False)
+        str | None,
+        typer.Option(metavar="PATH", help="The target folder; defaults to that of the file.", show_default=False),
     ] = None,
     keep: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Remove all but the newest N of this checkpoint.", show_default=False),
+        typer.Option(
+            min=1, metavar="N", help="Remove all but the newest N backups of this checkpoint.", show_default=False
+        ),
     ] = None,
     listing: Annotated[bool, typer.Option("--list", help="List the backups.")] = False,
     dry_run: DryRun = False,
@@ -135,7 +138,7 @@ def restore(
     file: File,
     source: Annotated[
         str | None,
-        typer.Option("--from", metavar="BACKUP", help="A path, or a name of `backup --list`; else the newest.",
+        typer.Option("--from", metavar="BACKUP", help="A path, or a name from `backup --list`; defaults to the newest.",
                      show_default=False),
     ] = None,
     dry_run: DryRun = False,
@@ -157,10 +160,10 @@ def restore(
 @app.command()
 def fork(
     file: File,
-    to: Annotated[str, typer.Option(metavar="PATH", help="The new checkpoint; must not exist, or be empty.")],
+    to: Annotated[str, typer.Option(metavar="PATH", help="The new checkpoint; must be empty or not exist.")],
     at: Annotated[
         int | None,
-        typer.Option(min=0, metavar="BATCH", help="Begin after this batch; else after the last.", show_default=False),
+        typer.Option(min=0, metavar="BATCH", help="Start after this batch; defaults to the last.", show_default=False),
     ] = None,
     offsets: Annotated[
         str | None,
@@ -169,7 +172,7 @@ def fork(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Make a new checkpoint that starts where you say; the old one stays as it is."""
+    """Make a new checkpoint that starts at chosen offsets; the old one is not changed."""
     from penstock.assembly.reaching import storage_of
     from penstock.config import load
     from penstock.ops.checkpoint.fork import apply_fork, plan_fork
@@ -189,12 +192,12 @@ def adopt(
     source: Annotated[str, typer.Option("--from", metavar="PATH", help="The checkpoint of the other job.")],
     open_batch: Annotated[
         Literal["again", "skip"] | None,
-        typer.Option(help="If its last batch is not committed: run it again, or skip it.", show_default=False),
+        typer.Option(help="If its last batch is not committed: repeat it, or skip it.", show_default=False),
     ] = None,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Continue where another Structured Streaming job on Kafka stopped; its checkpoint stays as it is."""
+    """Continue where another Structured Streaming job on Kafka stopped; its checkpoint is not changed."""
     from penstock.config import load
     from penstock.ops.checkpoint.adopt import apply_adopt, plan_adopt
 
@@ -229,9 +232,9 @@ def _show_repair(plan: RepairPlan, file: Path) -> None:
 
     out.print(f"[bold]{escape(plan.config.name)}[/]  {escape(plan.config.checkpoint)}")
     if plan.live is not None:
-        show_note(f"{plan.live} runs on it: a repair is refused until that has stopped", out)
+        show_note(f"{plan.live} runs on it: repair is refused until it has stopped", out)
     if plan.backup is not None:
-        out.print(f"  backup      what was there is kept in {escape(plan.backup)}")
+        out.print(f"  backup      the old files are kept in {escape(plan.backup)}")
     verb = "" if plan.done else "would "
     for change in plan.changes:
         what = f" {to_spark_json(change.ends)}" if change.ends else ""
@@ -244,11 +247,11 @@ def _show_repair(plan: RepairPlan, file: Path) -> None:
         _show_finding(finding, file)
     if not plan.changes and not plan.refused:
         blocking = [one for one in plan.findings if one.blocks]
-        out.print("[green]there is nothing to repair[/]" if not blocking else "nothing of this can be repaired")
+        out.print("[green]there is nothing to repair[/]" if not blocking else "none of this can be repaired")
         for finding in blocking:
             _show_finding(finding, file)
     elif plan.done and not plan.left:
-        out.print("[green]nothing blocks a run any longer, according to the files and the sinks[/]")
+        out.print("[green]according to the files and the sinks, nothing blocks a run now[/]")
 
 
 def _show_finding(finding: Finding, file: Path) -> None:
@@ -264,7 +267,7 @@ def _show_finding(finding: Finding, file: Path) -> None:
 
 def _show_batch(view: BatchView) -> None:
     state = f"committed {ago(view.committed_at)}" if view.committed else "has not committed"
-    out.print(f"[bold]{escape(view.pipeline)}[/]  batch {view.batch} began {ago(view.began_at)}, {state}")
+    out.print(f"[bold]{escape(view.pipeline)}[/]  batch {view.batch} started {ago(view.began_at)}, {state}")
     if view.watermark is not None:
         out.print(f"  watermark   {view.watermark}")
     out.print(f"  newest in   {escape(', '.join(view.sinks)) or 'no sink'}")
@@ -279,13 +282,13 @@ def _show_batch(view: BatchView) -> None:
 def _show_view(view: CheckpointView, file: Path) -> None:
     out.print(f"[bold]{escape(view.pipeline)}[/]  {escape(view.checkpoint)}")
     if view.begun is None and view.committed is None:
-        out.print("  fresh: no batch has begun")
+        out.print("  fresh: no batch has started")
     out.print(f"  query       {view.query_id or 'none'}")
     if view.formats:
         out.print(f"  formats     {escape(', '.join(f'{name} {version}' for name, version in view.formats.items()))}")
-    out.print(f"  batches     {number(view.begun)} begun, {number(view.committed)} committed")
+    out.print(f"  batches     {number(view.begun)} started, {number(view.committed)} committed")
     if view.open is not None:
-        began = f"began {ago(view.open.began_at)}" if view.open.began_at is not None else "has begun"
+        began = f"started {ago(view.open.began_at)}" if view.open.began_at is not None else "has started"
         after = "" if view.running is not None else "; no run is active: the next run repeats it"
         out.print(f"  open        batch {view.open.batch} {began} and has not committed{after}")
     out.print(f"  running     {escape(view.running or 'no')}")
@@ -360,7 +363,9 @@ def _show_fork(plan: ForkPlan, file: Path, dry_run: bool) -> None:
     for line in plan.sinks:
         out.print(f"  {escape(line)}")
     if not dry_run:
-        out.print(f"next: write `checkpoint: {escape(plan.to)}` in {escape(str(file))}, then see what a run would do:")
+        out.print(
+            f"next: write `checkpoint: {escape(plan.to)}` in {escape(str(file))}, then check what a run would do:"
+        )
         out.print(f"  penstock plan {escape(str(file))}")
 
 

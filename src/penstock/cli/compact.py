@@ -27,12 +27,12 @@ def compact(
         str | None,
         typer.Option(metavar="NAME", help="Only this sink; or quarantine, gaps, redrives.", show_default=False),
     ] = None,
-    within: Annotated[str, typer.Option(metavar="TIME", help="Stop after this time, keeping what was done.")] = "1 day",
+    within: Annotated[str, typer.Option(metavar="TIME", help="Stop after this time, keeping finished work.")] = "1 day",
     keep: Annotated[
-        str, typer.Option(metavar="TIME", help="How long old versions and their files stay, for readers.")
+        str, typer.Option(metavar="TIME", help="How long to keep old versions and their files for readers.")
     ] = "7 days",
     dry_run: DryRun = False,
-    no_clean: Annotated[bool, typer.Option("--no-clean", help="Join files; remove none.")] = False,
+    no_clean: Annotated[bool, typer.Option("--no-clean", help="Compact files; remove none.")] = False,
     as_json: Json = False,
 ) -> None:
     """Join small files of the tables and remove files that no version needs, also while the pipeline runs.

@@ -34,23 +34,23 @@ def dashboard(
         list[Path] | None,
         typer.Argument(
             metavar="[FILE...]",
-            help="The pipeline files; a folder for its *.yaml. By default those in this folder.",
+            help="The pipeline files, or a folder with *.yaml files. By default those in this folder.",
             show_default=False,
         ),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help=f"The port; by default {_PORT} or the next free one.", show_default=False),
+        typer.Option(min=0, max=65535, help=f"The port; defaults to {_PORT} or the next free one.", show_default=False),
     ] = None,
     open_it: Annotated[
         bool | None,
-        typer.Option("--open/--no-open", help="Open it in a browser; by default on a terminal with a display."),
+        typer.Option("--open/--no-open", help="Open it in a browser; default on a terminal with a display."),
     ] = None,
     token: Annotated[
         str | None,
         typer.Option(
             envvar=TOKEN_VARIABLE,
-            help="The token to log in with; a new one by default. The variable keeps it off the command line.",
+            help="The login token; defaults to a new one. The variable keeps it off the command line.",
         ),
     ] = None,
     as_json: Json = False,
@@ -90,7 +90,7 @@ def _start(files: list[Path], port: int | None, token: str | None) -> Dashboard:
                 raise
             continue
         if port is None and served.port != _PORT:
-            err.print(f"port {_PORT} is taken: this is at {served.port}")
+            err.print(f"port {_PORT} is in use: using {served.port}")
         return served
     raise AssertionError("unreachable")
 

@@ -25,7 +25,7 @@ _COLOURS = {"fits": "green", "changes": "yellow", "breaks": "red", "unknown": "d
 
 def init(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")] = Path("pipeline.yaml"),
-    name: Annotated[str | None, typer.Option(help="The pipeline's name; else that of the file.")] = None,
+    name: Annotated[str | None, typer.Option(help="The pipeline's name; defaults to that of the file.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite.")] = False,
 ) -> None:
     """Write a new pipeline file, commented, with completion for editors."""
@@ -38,11 +38,11 @@ def init(
         raise MissingError(
             "NAME_UNUSABLE",
             f'"{chosen}" cannot be the name of a pipeline: letters, digits, - _ and . are allowed',
-            hint="give another one: --name NAME",
+            hint="choose another one: --name NAME",
         )
     pipeline, *others = new_files(chosen).items()
     if file.exists() and not force:
-        raise MissingError("FILE_EXISTS", f"{file} is there already", hint="name another file, or give --force")
+        raise MissingError("FILE_EXISTS", f"{file} already exists", hint="choose another file, or use --force")
     for path, text in ((file, pipeline[1]), *((file.parent / other, text) for other, text in others)):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -66,7 +66,7 @@ def validate(file: File, as_json: Json = False) -> None:
     if as_json:
         print_json({"valid": True, "name": config.name, "problems": []})
     else:
-        out.print(f"[green]{file}: pipeline {config.name} is well defined[/]")
+        out.print(f"[green]{file}: pipeline {config.name} is valid[/]")
 
 
 @schemas.callback(invoke_without_command=True)
@@ -86,11 +86,11 @@ def check(
         typer.Option(help="A schema that is not registered yet, instead of the newest one.", show_default=False),
     ] = None,
     subject: Annotated[
-        str | None, typer.Option(help="The subject of the candidate, where there are several.", show_default=False)
+        str | None, typer.Option(help="The subject of the candidate, if there are several.", show_default=False)
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what the registry's newest schemas would change or break, before anyone deploys; exit 3 on a break."""
+    """Show what the newest registry schemas would change or break; exit 3 on a break."""
     from penstock.config import load
     from penstock.ops.schema import plan_schema_check
 

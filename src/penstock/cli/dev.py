@@ -30,7 +30,7 @@ app = typer.Typer(help="A local Kafka, schema registry and Spark cluster, withou
 
 
 Dir = Annotated[
-    Path | None, typer.Option("--dir", help="Where its data, logs and process file are.", show_default=False)
+    Path | None, typer.Option("--dir", help="The folder of its data, logs and process file.", show_default=False)
 ]
 
 
@@ -40,16 +40,18 @@ def _folder(given: Path | None) -> Path:
 
 @app.command()
 def up(
-    brokers: Annotated[str | None, typer.Option(help="1 or 3; 1 without it.", metavar="1|3")] = None,
+    brokers: Annotated[str | None, typer.Option(help="1 or 3; default 1.", metavar="1|3")] = None,
     port: Annotated[
         int | None,
-        typer.Option(help=f"The first broker's port; {DEFAULT_PORT} without it.", min=1024, max=65533),
+        typer.Option(help=f"The first broker's port; default {DEFAULT_PORT}.", min=1024, max=65533),
     ] = None,
-    registry: Annotated[bool, typer.Option("--registry", help="Also a schema registry; fetched once, 140 MB.")] = False,
+    registry: Annotated[
+        bool, typer.Option("--registry", help="Also a schema registry; downloaded once, 140 MB.")
+    ] = False,
     registry_port: Annotated[
         int | None,
         typer.Option(
-            help=f"The registry's port; {REGISTRY_PORT} without it, or another one if that is taken.",
+            help=f"The registry's port; default {REGISTRY_PORT}, or another one if it is in use.",
             min=1024,
             max=65535,
         ),
@@ -58,9 +60,9 @@ def up(
         int | None,
         typer.Option(help="Also a Spark cluster with this many workers.", min=1, max=16, show_default=False),
     ] = None,
-    worker_cores: Annotated[int, typer.Option(help="The cores that each worker gives to executors.", min=1)] = 1,
+    worker_cores: Annotated[int, typer.Option(help="The cores of each worker for executors.", min=1)] = 1,
     worker_memory: Annotated[
-        str, typer.Option(help="The memory that each worker gives to executors, such as 1g or 800m.")
+        str, typer.Option(help="The memory of each worker for executors, such as 1g or 800m.")
     ] = "1g",
     secure: Annotated[
         bool,
@@ -90,7 +92,7 @@ def up(
     if before.state == "down":
         port = port or DEFAULT_PORT
         if any(node.pid for node in before.nodes):
-            console.print(f"The brokers in {where} ended without `dev down`; starting again on their data.")
+            console.print(f"The brokers in {where} ended without `dev down`; restarting on their data.")
     java = find_java()
     stack = DevStack(
         where,
@@ -121,20 +123,20 @@ def up(
         spark_was_up = before.spark is not None and before.spark.alive
         typer.echo(
             f"Spark is {'already up' if spark_was_up else after}: {stack.spark.master.url} "
-            f"with {_workers(stack.spark)}; its page: {stack.spark.master.page}"
+            f"with {_workers(stack.spark)}; UI: {stack.spark.master.page}"
         )
     if (secured := SecureStack.of(where)) is not None:
-        typer.echo(f"It is secured. In a pipeline file:\n{secured.how_to(stack.bootstrap)}")
+        typer.echo(f"Security is on. In a pipeline file:\n{secured.how_to(stack.bootstrap)}")
         typer.echo(f"Other users (guest has no rights) are in {secured.folder}")
     if before.state != "up":
-        typer.echo("Take it down with: penstock dev down" + (f" --dir {folder}" if folder else ""))
+        typer.echo("Stop it with: penstock dev down" + (f" --dir {folder}" if folder else ""))
 
 
 @app.command()
 def down(
     folder: Dir = None,
     keep_data: Annotated[
-        bool, typer.Option("--keep-data", help="Leave topics, records and schemas for the next up.")
+        bool, typer.Option("--keep-data", help="Keep topics, records and schemas for the next up.")
     ] = False,
 ) -> None:
     """End the local Kafka, schema registry and Spark cluster, and remove their data."""
@@ -143,7 +145,7 @@ def down(
     from penstock.devstack import stop_stack
 
     where = _folder(folder)
-    with Console(stderr=True).status("Ending Kafka ..."):
+    with Console(stderr=True).status("Stopping Kafka ..."):
         stopped = stop_stack(where, keep_data=keep_data)
     typer.echo(_summary(stopped, where))
 
@@ -153,7 +155,7 @@ def status(
     folder: Dir = None,
     as_json: Json = False,
 ) -> None:
-    """Say whether the local Kafka, schema registry and Spark cluster are up, and where."""
+    """Show whether the local Kafka, schema registry and Spark cluster are up, and where."""
     from penstock.devstack import SecureStack, read_status
 
     where = _folder(folder)
@@ -167,7 +169,7 @@ def status(
     if found.registry is not None:
         typer.echo(f"The schema registry is {f'up: {found.registry.url}' if found.registry.alive else 'down'}")
     if (secured := SecureStack.of(where)) is not None:
-        typer.echo(f"It is secured: certificates and passwords are in {secured.folder}")
+        typer.echo(f"Security is on: certificates and passwords are in {secured.folder}")
     if found.spark is not None:
         up = f"up: {found.spark.master.url} with {_workers(found.spark)}" if found.spark.master.alive else "down"
         typer.echo(f"Spark is {up}")
@@ -212,7 +214,7 @@ def _summary(stopped: Stopped, where: Path) -> str:
         f"{_named(services)} {what}"
         for services, what in (
             (stopped.ended, "ended"),
-            (stopped.killed, "killed, since it did not end by itself"),
+            (stopped.killed, "killed, because it did not stop"),
             (stopped.gone_before, "gone before"),
         )
         if services
@@ -241,13 +243,13 @@ def _workers(spark: SparkCluster) -> str:
 
 
 def demo(
-    folder: Annotated[Path, typer.Option("--dir", help="Where the pipeline, its tables and the broker live.")] = Path(
-        "penstock-demo"
-    ),
+    folder: Annotated[
+        Path, typer.Option("--dir", help="The folder of the pipeline, its tables and the broker.")
+    ] = Path("penstock-demo"),
     events: Annotated[int, typer.Option(min=150_000, help="How many orders to send.")] = 200_000,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the broker up afterwards.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the broker running afterwards.")] = False,
     with_dashboard: Annotated[
-        bool, typer.Option("--dashboard", help="Afterwards continue with more orders and the dashboard, until Ctrl-C.")
+        bool, typer.Option("--dashboard", help="Then continue with more orders and the dashboard, until Ctrl-C.")
     ] = False,
 ) -> None:
     """The whole thing on this machine: a real broker, events with faults in them, the pipeline, the summary."""
@@ -331,7 +333,7 @@ def _show_demo(s: DemoSummary, seconds: float, keep: bool, with_dashboard: bool)
     out.print(rows)
     out.print(
         f"\n{s.sent:,} = {s.landed:,} + {s.duplicates:,} + {s.filtered:,} + {sum(s.quarantined.values()):,}: "
-        "[bold green]it adds up: nothing lost, nothing duplicated[/]"
+        "[bold green]nothing lost, nothing duplicated[/]"
     )
     out.print(
         f"{counted(s.batches, 'batch', 'batches')}, {counted(s.files, 'file')} in the table, "

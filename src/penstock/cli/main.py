@@ -34,7 +34,7 @@ from penstock.cli.stop import stop
 from penstock.errors import as_penstock_error
 
 app = typer.Typer(
-    help="Events from Kafka into a lakehouse through Spark: none lost, none twice.",
+    help="Events from Kafka into a lakehouse through Spark, exactly once.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",

@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from penstock.config import PipelineConfig
 
 app = typer.Typer(
-    help="Figures for Prometheus: a Grafana dashboard, alert rules, and the current figures of a running pipeline."
+    help="Metrics for Prometheus: a Grafana dashboard, alert rules, and the current metrics of a running pipeline."
 )
 
 _SECONDS = 5.0
 _NEXT = {
     "grafana.json": "import it: Dashboards, New, Import",
-    "alerts.rules.yaml": "name it under rule_files of Prometheus",
+    "alerts.rules.yaml": "add it to rule_files of Prometheus",
 }
 
 
 @app.command()
 def export(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the files go.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The target folder.", show_default=False)],
     force: Annotated[
         bool, typer.Option("--force", help="Replace files that differ; each is kept as NAME.bak.")
     ] = False,
@@ -44,8 +44,8 @@ def export(
     if kept and not force:
         raise MissingError(
             "FILE_EXISTS",
-            f"{folder / kept[0]} is there already, and differs",
-            hint="name another folder, or give --force: the old one is kept as a copy",
+            f"{folder / kept[0]} already exists and differs",
+            hint="choose another folder, or use --force: the old file is kept as a copy",
         )
     if not dry_run:
         folder.mkdir(parents=True, exist_ok=True)
@@ -88,8 +88,8 @@ def _scrape(config: PipelineConfig) -> str:
     if config.metrics is None or not config.metrics.port:
         raise MissingError(
             "METRICS_OFF",
-            f"asking pipeline {config.name} for its figures: its file names no port for them",
-            hint="add metrics: {port: 9400}, and start it again",
+            f"reading the metrics of pipeline {config.name}: its file sets no metrics port",
+            hint="add metrics: {port: 9400}, and restart it",
         )
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(config.metrics.host, config.metrics.host)
     address = f"{host}:{config.metrics.port}"
@@ -99,7 +99,7 @@ def _scrape(config: PipelineConfig) -> str:
     except requests.RequestException:
         raise MissingError(
             "METRICS_SILENT",
-            f"asking pipeline {config.name} for its figures: nothing answers at {address}",
-            hint="does it run, and since the port was added? penstock status FILE",
+            f"reading the metrics of pipeline {config.name}: no response from {address}",
+            hint="is it running, and was it started after the port was added? penstock status FILE",
         ) from None
     return response.text

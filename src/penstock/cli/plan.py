@@ -33,10 +33,10 @@ def plan(
         Literal["client", "cluster"], typer.Option(help="Plan a submission with this option.")
     ] = "client",
     acls: Annotated[
-        bool, typer.Option("--acls", help="Only print the rights that the pipeline needs on its brokers; no network.")
+        bool, typer.Option("--acls", help="Only print the ACLs that the pipeline needs on its brokers; no network.")
     ] = False,
 ) -> None:
-    """Check a pipeline against brokers, tables and checkpoint; say what a run would do, and in which lane."""
+    """Check a pipeline against brokers, tables and checkpoint; show what a run would do, and in which lane."""
     from penstock.config import load
     from penstock.ops.acls import plan_rights
     from penstock.ops.plan import plan_run
@@ -81,7 +81,7 @@ def _show_plan(plan: RunPlan) -> None:
     for problem in plan.problems:
         show_error(problem)
     if not plan.problems:
-        out.print("[green]nothing is wrong; a run would start[/]")
+        out.print("[green]no problems; a run would start[/]")
 
 
 def _show_flow(flow: PlannedFlow) -> None:
@@ -105,7 +105,7 @@ def _show_steps(steps: Sequence[PlannedStep]) -> None:
         out.print(f"  transform   {escape(step.text)}  [dim]{escape(step.place)}, {step.lane} lane[/]")
         if step.state is not None:
             out.print(f"              [yellow]{escape(step.state)}[/]")
-        known = ", ".join(step.columns) if step.columns is not None else "columns known once Spark has parsed it"
+        known = ", ".join(step.columns) if step.columns is not None else "columns known after Spark has parsed it"
         out.print(f"              [dim]-> {escape(known)}[/]")
 
 

@@ -1,4 +1,4 @@
-"""`penstock quarantine`: bad records, with their bytes, and the way back in."""
+"""`penstock quarantine`: list, inspect and redrive bad records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BYTES_SHOWN = 256
 _TEXT_SHOWN = 1_000
 _SPAN_FORMATS = {"hour": "%Y-%m-%d %H:00", "day": "%Y-%m-%d", "week": "%Y-%m-%d", "month": "%Y-%m"}
 
-app = typer.Typer(help="Bad records, with their bytes, and the way back in.", no_args_is_help=True)
+app = typer.Typer(help="List, inspect and redrive bad records.", no_args_is_help=True)
 
 Code = Annotated[list[str] | None, typer.Option("--code", metavar="CODE", help="Only this code; may be repeated.")]
 Topic = Annotated[list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic; may be repeated.")]
@@ -55,7 +55,7 @@ Limit = Annotated[int | None, typer.Option(min=1, help="At most this many, the o
 def list_command(
     file: File,
     by: Annotated[
-        str, typer.Option(metavar="COLUMNS", help="Count by these: code, topic, partition, stage, state, day, ...")
+        str, typer.Option(metavar="COLUMNS", help="Group by: code, topic, partition, stage, state, day, ...")
     ] = "code,topic,schema_id",
     code: Code = None,
     topic: Topic = None,
@@ -79,9 +79,7 @@ def show_command(
     file: File,
     record: Annotated[str, typer.Argument(metavar="RECORD", help="orders[3]@1234 or orders:3:1234.")],
     full: Annotated[bool, typer.Option("--full", help="All of its bytes.")] = False,
-    raw: Annotated[bool, typer.Option("--raw", help="Write the bytes of its value to the output and nothing else.")] = (
-        False
-    ),
+    raw: Annotated[bool, typer.Option("--raw", help="Write only the bytes of its value to the output.")] = (False),
     as_json: Json = False,
 ) -> None:
     """Show one record: its bytes as text and hex, its neighbours, why it is here, and what would happen to it now."""
@@ -117,7 +115,7 @@ def redrive(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Bring records back in through the pipeline as it is now, exactly once. Ctrl-C finishes the current batch."""
+    """Process records again with the current pipeline, exactly once. Ctrl-C finishes the current batch."""
     from penstock.config import load
     from penstock.ops.redrive.redrive import plan_redrive, try_redrive
 
@@ -157,7 +155,7 @@ def drop(
     where: Where = None,
     limit: Limit = None,
     undo: Annotated[bool, typer.Option("--undo", help="Revert: make dropped records available again.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
@@ -337,9 +335,9 @@ def _show_redrive(plan: RedrivePlan) -> None:
     for notice in plan.notices:
         show_note(notice)
     for sink, count in plan.held.items():
-        out.print(f"  already in {escape(sink)}, and not written there again: {count:,}")
+        out.print(f"  already in {escape(sink)}, not written again: {count:,}")
     for reason, count in plan.left_out.items():
-        out.print(f"  left where they are: {count:,} {escape(reason)}")
+        out.print(f"  left in quarantine: {count:,} {escape(reason)}")
     if plan.taken_back:
         records = counted(plan.taken_back, "record")
         show_note(f"{records} were redriven before and wait again: their targets were restored to an earlier state")

@@ -115,7 +115,7 @@ def progress_bar(doing: str, *, in_bytes: bool = False, quiet: bool = False) -> 
 
 
 def more(hidden: int, noun: str = "partition", indent: str = "    ") -> None:
-    """Say how many rows of a table were left out."""
+    """Print how many rows of a table are hidden."""
     if hidden > 0:
         out.print(f"{indent}and {counted(hidden, noun)} more: --json shows all")
 

@@ -23,7 +23,7 @@ From = Annotated[
     typer.Option(
         "--from",
         metavar="T",
-        help="Where to begin: 2026-01-31T08:00:00Z, earliest, or offsets: orders:0=1500,orders:1=20.",
+        help="Where to start: 2026-01-31T08:00:00Z, earliest, or offsets: orders:0=1500,orders:1=20.",
         show_default=False,
     ),
 ]
@@ -49,14 +49,12 @@ Into = Annotated[
         help="Another path, table or topic to write to; with several sinks SINK=TARGET, which may be repeated.",
     ),
 ]
-Resume = Annotated[
-    str | None, typer.Option(metavar="ID", help="Continue this replay, which was stopped.", show_default=False)
-]
+Resume = Annotated[str | None, typer.Option(metavar="ID", help="Continue this stopped replay.", show_default=False)]
 GiveUp = Annotated[
     str | None,
     typer.Option(
         metavar="ID",
-        help="Abandon this replay, which was stopped: redrives no longer wait for it.",
+        help="Abandon this stopped replay: redrives no longer wait for it.",
         show_default=False,
     ),
 ]
@@ -75,12 +73,12 @@ def replay(
         bool, typer.Option("--accept-missing", help="Continue where some of these records have expired.")
     ] = False,
     again: Annotated[
-        bool, typer.Option("--again", help="Write again what the pipeline's own targets already have of it.")
+        bool, typer.Option("--again", help="Write records again that the pipeline's own targets already have.")
     ] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Run some offsets again, next to the live run, into another target or, where that is safe, into the same one."""
+    """Process offsets again, next to the live run, into another target or, if safe, into the same one."""
     from penstock.config import load
     from penstock.ops.replay.folder import ReplayRequest
     from penstock.ops.replay.replay import give_up_replay, plan_replay, refuse_missing

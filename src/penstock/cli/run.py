@@ -45,13 +45,13 @@ def run(
         list[Path],
         typer.Argument(
             metavar="FILE...",
-            help="The pipeline file. Several, or a folder for its *.yaml, run in one Spark application.",
+            help="The pipeline file. Several, or a folder with *.yaml files, run in one Spark application.",
             show_default=False,
         ),
     ],
     available_now: AvailableNow = False,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Follow files that are added, changed and removed while it runs.")
+        bool, typer.Option("--watch", help="Follow files that are added, changed and removed while running.")
     ] = False,
     resume_from_table: ResumeFromTable = False,
     accept_duplicates: AcceptDuplicates = False,
@@ -60,12 +60,12 @@ def run(
     give_up_after: GiveUpAfter = RunOptions.give_up_after,
     stalled_after: StalledAfter = RunOptions.stalled_after,
     with_dashboard: Annotated[
-        bool, typer.Option("--dashboard", help="Also serve the dashboard; its address is printed.")
+        bool, typer.Option("--dashboard", help="Also serve the dashboard; its URL is printed.")
     ] = False,
 ) -> None:
     """Run a pipeline, or several. SIGTERM and Ctrl-C finish the current batch of each and exit 0.
 
-    When one of several fails, the others go on, and it is retried after 10 seconds at first, up to 5 minutes later.
+    If one of several fails, the others continue, and it is retried after 10 seconds at first, up to 5 minutes later.
     The exit code is then that of the worst failure, or 0.
     """
     options = RunOptions(available_now, resume_from_table, accept_duplicates, catch_up, give_up_after, stalled_after)
@@ -76,7 +76,7 @@ def run(
         return
     if resume_from_table or accept_duplicates or catch_up:
         raise typer.BadParameter(
-            "--resume-from-table, --accept-duplicates and --catch-up are for one pipeline: name its file alone"
+            "--resume-from-table, --accept-duplicates and --catch-up are for one pipeline: give only its file"
         )
     _run_several(files, options, log_format, watch=watch, with_dashboard=with_dashboard)
 
@@ -101,7 +101,7 @@ def submit(
     stalled_after: StalledAfter = RunOptions.stalled_after,
     render: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Do not submit: write the files of the submission into this folder."),
+        typer.Option(metavar="DIR", help="Do not submit: write the submission files into this folder."),
     ] = None,
     image: Annotated[
         str | None,
@@ -109,7 +109,7 @@ def submit(
     ] = None,
     namespace: Annotated[str, typer.Option(help="Kubernetes: the namespace.")] = "default",
     service_account: Annotated[
-        str, typer.Option(help="Kubernetes: the account that may start the executors.")
+        str, typer.Option(help="Kubernetes: the service account that may start executors.")
     ] = "spark",
 ) -> None:
     """Run a pipeline on a cluster.
@@ -247,8 +247,8 @@ def _spark_settings(given: Sequence[str]) -> dict[str, str]:
             raise typer.BadParameter(f"{name} is not spark.NAME=VALUE", param_hint="--conf")
         if is_secret(name):
             raise typer.BadParameter(
-                f"{name} is a secret, and visible on the command line to every user of this machine: write it into "
-                "the pipeline file as ${env:NAME} or ${file:path}",
+                f"{name} is a secret, and visible on the command line to every user of this machine: set it in the "
+                "pipeline file as ${env:NAME} or ${file:path}",
                 param_hint="--conf",
             )
         found[name] = value

@@ -42,7 +42,7 @@ from penstock.wording import counted, size
 
 
 class LineView:
-    """One line per event, with the name of the pipeline where there are several."""
+    """One line per event, with the name of the pipeline if there are several."""
 
     def __enter__(self) -> Self:
         return self
@@ -78,7 +78,7 @@ class LineView:
 
 
 class JsonView(LineView):
-    """One JSON object per line, with `pipeline` where there are several."""
+    """One JSON object per line, with `pipeline` if there are several."""
 
     def __call__(self, event: Event | FleetEvent, pipeline: str = "") -> None:
         """Print the event as JSON."""
@@ -192,7 +192,7 @@ class LiveView:
         return Group(f"{self._title}{self._state}", grid, f"[dim]{total};  Ctrl-C stops cleanly[/]")
 
 
-_REMOVED = "[yellow]stopping[/], its file is gone"
+_REMOVED = "[yellow]stopping[/], its file was removed"
 
 
 @dataclass
@@ -277,7 +277,7 @@ class FleetTable:
 class RunProgress:
     """A bar on a terminal, a line for each batch in a pipe.
 
-    `amount` says how much of the total a batch was, `outcome` what became of its rows.
+    `amount` returns a batch's share of the total, `outcome` describes its rows.
     """
 
     def __init__(
@@ -338,7 +338,7 @@ class RunProgress:
 
 
 def choose_view(log_format: str, *, several: bool = False) -> Any:
-    """The view that suits where the output goes."""
+    """The view that suits the output."""
     if log_format == "json":
         return JsonView()
     if not out.is_terminal or log_format != "auto":
@@ -347,7 +347,7 @@ def choose_view(log_format: str, *, several: bool = False) -> Any:
 
 
 def totals(done: RunSummary) -> str:
-    """What a run carried, for people."""
+    """The totals of a run, for people."""
     return (
         f"{counted(done.batches, 'batch', 'batches')}, {counted(done.rows_in, 'row')} in, {done.rows_out:,} out, "
         f"{done.quarantined:,} quarantined"
@@ -364,7 +364,7 @@ def fleet_text(event: Waiting | Ended | FileChanged | FileRefused) -> str:
     match event:
         case Waiting(error, attempt, delay):
             then = f"try {attempt + 1} in {delay:g} s" if delay is not None else "it is not retried"
-            return f"[red]failed; the others go on[/], {then}\n{_indented(error)}"
+            return f"[red]failed; the others continue[/], {then}\n{_indented(error)}"
         case Ended(done):
             return f"ended: {totals(done)}, {done.seconds:.1f} s"
         case FileChanged(file, change):
@@ -372,7 +372,7 @@ def fleet_text(event: Waiting | Ended | FileChanged | FileRefused) -> str:
             return f"{escape(str(file))} was {change}: {then}"
         case FileRefused(file, error, running):
             then = "the pipeline keeps running as before" if running else "it is not started"
-            return f"[red]{escape(str(file))} cannot be used as it is now[/], {then}\n{_indented(error)}"
+            return f"[red]{escape(str(file))} is not valid now[/], {then}\n{_indented(error)}"
 
 
 def _batch_line(m: BatchMetrics) -> str:

@@ -53,7 +53,7 @@ class StopOnSignal:
             signal.signal(number, self._handle)
 
     def listening(self, listener: Callable[P, None]) -> Callable[P, None]:
-        """The listener, whose last argument is an event. From `Started` on, signals ask the run to stop."""
+        """The listener, whose last argument is an event. After `Started`, signals ask the run to stop."""
         from penstock.engine.listener import Started
 
         def listen(*args: P.args, **kwargs: P.kwargs) -> None:

@@ -30,34 +30,35 @@ _BURST_AFTER = 300.0
 
 def simulate(
     file: File,
-    rate: Annotated[str, typer.Option(metavar="N", help="Records a second: 500000, 500k, 0.5M.", show_default=False)],
+    rate: Annotated[str, typer.Option(metavar="N", help="Records per second: 500000, 500k, 0.5M.", show_default=False)],
     burst: Annotated[
         list[str] | None,
         typer.Option(metavar="TIMES:LENGTH[@START]", help="A burst: 10x:60s, 10x:60s@10m, 2M:60s; may be repeated."),
     ] = None,
     span: Annotated[str, typer.Option("--for", metavar="TIME", help="How long to simulate.")] = "1 hour",
-    backlog: Annotated[str, typer.Option(metavar="N", help="Records that wait at the beginning.")] = "0",
-    partitions: Annotated[int | None, typer.Option(min=1, help="Else as many as the last run had.")] = None,
+    backlog: Annotated[str, typer.Option(metavar="N", help="The backlog at the start.")] = "0",
+    partitions: Annotated[int | None, typer.Option(min=1, help="Defaults to that of the last run.")] = None,
     cores: Annotated[
-        int | None, typer.Option(min=1, help="Cores in all, or of each executor; else as many as the last run had.")
+        int | None, typer.Option(min=1, help="Cores in total, or of each executor; defaults to those of the last run.")
     ] = None,
-    executors: Annotated[int | None, typer.Option(min=1, help="How many machines, each with --cores.")] = None,
+    executors: Annotated[int | None, typer.Option(min=1, help="The number of machines, each with --cores.")] = None,
     hot: Annotated[
-        str | None, typer.Option(metavar="SHARE", help="The share of the hottest partition: 20%; else all are alike.")
+        str | None,
+        typer.Option(metavar="SHARE", help="The share of the hottest partition: 20%; by default, all are equal."),
     ] = None,
-    within: Annotated[str, typer.Option(metavar="TIME", help="In what time it should catch up.")] = "10 minutes",
+    within: Annotated[str, typer.Option(metavar="TIME", help="The target time to catch up.")] = "10 minutes",
     row_cost: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Time of a core for a row, such as 8us; else it is measured.")
+        str | None, typer.Option(metavar="TIME", help="CPU time per row, such as 8us; by default measured.")
     ] = None,
     fixed_cost: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Time of a batch without rows, such as 500ms; else measured.")
+        str | None, typer.Option(metavar="TIME", help="Time of an empty batch, such as 500ms; by default measured.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say on paper what a pipeline would do at a rate that this machine cannot make: backlog over time, time to catch
-    up, cores needed. No JVM, no broker; nothing is run or changed.
+    """Simulate a pipeline at a rate that this machine cannot produce: backlog over time, time to catch up, cores
+    needed. No JVM, no broker; nothing is run or changed.
 
-    What a batch costs comes from the history of the pipeline's own runs, or from --row-cost and --fixed-cost.
+    The cost of a batch comes from the history of the pipeline's own runs, or from --row-cost and --fixed-cost.
 
     penstock simulate orders.yaml --rate 500k --burst 10x:60s --partitions 200 --executors 10 --cores 4
     """
@@ -72,7 +73,7 @@ def simulate(
         raise typer.BadParameter("at most 7 days", param_hint="--for")
     bursts = tuple(_burst(one, base, seconds) for one in burst or ())
     if executors is not None and cores is None:
-        raise typer.BadParameter("say with --cores how many each of them has", param_hint="--executors")
+        raise typer.BadParameter("add --cores for the cores of each machine", param_hint="--executors")
     per_row = None if row_cost is None else _short(row_cost, "--row-cost")
     per_batch = None if fixed_cost is None else _short(fixed_cost, "--fixed-cost")
     config = load(file)
@@ -146,10 +147,10 @@ def _compact(number: float) -> str:
 def _unknown_cost(config: PipelineConfig, file: str, history: str) -> MissingError:
     return MissingError(
         "COST_UNKNOWN",
-        f"pipeline {config.name}: what a batch costs is not known",
+        f"pipeline {config.name}: the cost of a batch is unknown",
         context={"history of its runs": f"no batches in {history}"},
-        hint=f"run it once, on records like those to come: penstock run {file} --available-now\n"
-        "or say what it costs: --row-cost 10us --fixed-cost 1s",
+        hint=f"run it once, on realistic records: penstock run {file} --available-now\n"
+        "or set the cost: --row-cost 10us --fixed-cost 1s",
     )
 
 
@@ -163,7 +164,7 @@ def _cost(measured: Measured | None, per_row: float | None, per_batch: float | N
 def _count(text: str, option: str) -> float:
     found = re.fullmatch(r"([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([kKmM]?)", text.strip())
     if found is None:
-        raise typer.BadParameter(f'"{text}" is not a number from 0: write 500000, 500k or 0.5M', param_hint=option)
+        raise typer.BadParameter(f'"{text}" is not a number >= 0: write 500000, 500k or 0.5M', param_hint=option)
     return float(found[1].replace(",", "").replace("_", "")) * _UNITS[found[2].lower()]
 
 
@@ -174,7 +175,7 @@ def _burst(text: str, rate: float, span: float) -> Burst:
     found = re.fullmatch(r"\s*([^:@]+):([^:@]+)(?:@([^:@]+))?", text)
     if found is None:
         raise typer.BadParameter(
-            f'"{text}" is not a burst: write how much, for how long and when, such as 10x:60s or 2M:60s@10m',
+            f'"{text}" is not a burst: write rate, duration and start, such as 10x:60s or 2M:60s@10m',
             param_hint=option,
         )
     much = found[1].strip()
@@ -183,14 +184,14 @@ def _burst(text: str, rate: float, span: float) -> Burst:
     length = duration(found[2], option).total_seconds()
     start = min(_BURST_AFTER, span / 6) if found[3] is None else duration(found[3], option).total_seconds()
     if start + length > span:
-        raise typer.BadParameter(f'"{text}" ends after the simulated time: give a longer --for', param_hint=option)
+        raise typer.BadParameter(f'"{text}" ends after the simulated time: use a longer --for', param_hint=option)
     return Burst(height, start, length)
 
 
 def _short(text: str, option: str) -> float:
     found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ns|us|µs|ms|s)\s*", text)
     if found is None or float(found[1]) <= 0:
-        raise typer.BadParameter(f'"{text}" is not a time over 0: write 8us, 0.5ms or 1s', param_hint=option)
+        raise typer.BadParameter(f'"{text}" is not a time above 0: write 8us, 0.5ms or 1s', param_hint=option)
     return float(found[1]) * _SHORT[found[2]]
 
 

@@ -16,7 +16,7 @@ _CHANGES = 8
 def assumptions(
     config: PipelineConfig, asked: SimulationRequest, measured: Measured | None, given: frozenset[str]
 ) -> list[str]:
-    """Each as a line: the cost and where it comes from, the load, the cores, and what is taken to be so."""
+    """One line each: the cost and its origin, the load, the cores, and assumptions."""
     return [
         *_cost(asked, measured, given),
         _load(asked),
@@ -28,11 +28,11 @@ def assumptions(
 def _cost(asked: SimulationRequest, measured: Measured | None, given: frozenset[str]) -> Iterator[str]:
     cost = asked.cost
     micros, per_core = cost.per_offset * 1e6, 1 / cost.per_offset if cost.per_offset else math.inf
-    each = f"{micros:.1f} microseconds of a core for a row, {per_core:,.0f} rows a second"
-    yield f"cost: {cost.fixed:.2f} s for a batch, and {each}"
+    each = f"{micros:.1f} microseconds of CPU time per row, {per_core:,.0f} rows per second"
+    yield f"cost: {cost.fixed:.2f} s per batch, and {each}"
     if measured is None or {"row", "fixed"} <= given:
-        guess = "" if "fixed" in given else ", and --fixed-cost is left out: 0.5 s is a guess"
-        yield f"  by the options: nothing of it was measured{guess}"
+        guess = "" if "fixed" in given else ", and without --fixed-cost: 0.5 s is a guess"
+        yield f"  set by options, not measured{guess}"
         return
     batches = f"{measured.batches} batch" + ("es" if measured.batches != 1 else "")
     cores = f"{measured.cores} core" + ("s" if measured.cores != 1 else "")
@@ -40,48 +40,48 @@ def _cost(asked: SimulationRequest, measured: Measured | None, given: frozenset[
     yield f"  measured on {batches} of this pipeline, on {cores}, {at}; the largest had {measured.largest:,} offsets"
     for name, word in (("row", "for a row"), ("fixed", "for a batch")):
         if name in given:
-            yield f"  the cost {word} is the one of the option"
+            yield f"  the cost {word} is set by the option"
     if not measured.apart and not given:
-        yield "  these do not tell what is fixed in it: all is counted for the rows; batches of several sizes would"
+        yield "  these do not show the fixed part: all of it is counted for the rows; batches of different sizes would"
 
 
 def _load(asked: SimulationRequest) -> str:
     bursts = "".join(
-        f", {one.rate:,.0f} a second for {spell(one.seconds)} from {spell(one.start)} on" for one in asked.bursts
+        f", {one.rate:,.0f} per second for {spell(one.seconds)} from {spell(one.start)}" for one in asked.bursts
     )
-    waits = f", {asked.backlog:,.0f} waiting at the beginning" if asked.backlog else ""
-    return f"load: {asked.rate:,.0f} records a second{bursts}{waits}; {spell(asked.seconds)} of it"
+    waits = f", {asked.backlog:,.0f} waiting at the start" if asked.backlog else ""
+    return f"load: {asked.rate:,.0f} records per second{bursts}{waits}; for {spell(asked.seconds)}"
 
 
 def _parallel(config: PipelineConfig, asked: SimulationRequest, measured: Measured | None) -> Iterator[str]:
-    yield f"cores: {asked.cores}; they share the rows evenly, twice as many halve the rows' part of a batch's time"
-    yield "  the fixed part stays as it is; brokers, network and sinks are taken to keep up with that many cores"
+    yield f"cores: {asked.cores}; they share the rows evenly; twice as many halve the row part of a batch's time"
+    yield "  the fixed part does not change; brokers, network and sinks are assumed to keep up with that many cores"
     if (why := whole_partitions(config)) is None:
-        split = "large ones are split among the tasks, so few or hot ones hold nothing up"
+        split = "large ones are split among tasks, so few or hot ones slow nothing down"
         yield f"partitions: {asked.partitions}; {split}"
     else:
-        yield f"partitions: {asked.partitions}; no more cores than that have work: {why}"
+        yield f"partitions: {asked.partitions}; more cores than that stay idle: {why}"
         if why.startswith("sink "):
-            yield "  the slots of that sink are pinned: `slots` has to be raised to the number of cores"
+            yield "  the slots of that sink are fixed: raise `slots` to the number of cores"
         share = asked.hot or 1 / asked.partitions
-        yield f"  the hottest has {share:.1%} of the records" + ("" if asked.hot else ", as much as any other")
+        yield f"  the hottest has {share:.1%} of the records" + ("" if asked.hot else ", like all others")
     if measured is not None and asked.cores > _BEYOND * measured.cores:
         times = f"{asked.cores / measured.cores:,.0f} times"
-        yield f"  {times} the cores of the measurement: read what follows as an order of magnitude"
+        yield f"  {times} the cores of the measurement: the results are only an order of magnitude"
 
 
 def _batches(config: PipelineConfig) -> str:
-    every = f", one every {show_duration(config.trigger.every)} at most" if config.trigger.every else ""
+    every = f", at most one every {show_duration(config.trigger.every)}" if config.trigger.every else ""
     if (cap := fixed_cap(config)) is not None:
         return f"batches: at most {cap:,} offsets, by max_offsets of the source{every}"
     target, most = show_duration(config.flow.target_batch), show_duration(config.flow.max_batch)
-    return f"batches: flow control, knowing nothing at first; target_batch {target}, max_batch {most}{every}"
+    return f"batches: flow control, with no history at first; target_batch {target}, max_batch {most}{every}"
 
 
 def decisions(report: SimulationReport) -> list[str]:
     """The first changes of the cap, each with its reason, where flow control made them."""
     changes = report.run.changes
-    more = [f"and {len(changes) - _CHANGES} changes more: --json has them"] if len(changes) > _CHANGES else []
+    more = [f"and {len(changes) - _CHANGES} more changes: --json shows all"] if len(changes) > _CHANGES else []
     return [f"{spell(one.start)}, {one.decision.reason}: {one.decision.text}" for one in changes[:_CHANGES]] + more
 
 
@@ -95,18 +95,19 @@ def _doubts(report: SimulationReport, measured: Measured | None) -> Iterator[str
     if measured is not None and largest > _BEYOND * measured.largest / measured.cores:
         yield (
             f"note: a core has up to {largest:,.0f} offsets of a batch here, and no more than "
-            f"{measured.largest / measured.cores:,.0f} where it was measured; drain a larger backlog to be surer"
+            f"{measured.largest / measured.cores:,.0f} where it was measured; measure with a larger backlog for a "
+            f"better estimate"
         )
 
 
 def _outcome(report: SimulationReport) -> Iterator[str]:
     asked, run = report.asked, report.run
-    cores = "1 core carries" if asked.cores == 1 else f"{asked.cores} cores carry"
-    carried = f"{cores} {report.capacity:,.0f} records a second"
+    cores = "1 core handles" if asked.cores == 1 else f"{asked.cores} cores handle"
+    capacity = f"{cores} {report.capacity:,.0f} records per second"
     if asked.rate < report.capacity:
-        yield f"{carried}, {asked.rate:,.0f} come: {asked.rate / report.capacity:.0%} of that"
+        yield f"{capacity}; the load is {asked.rate:,.0f}: {asked.rate / report.capacity:.0%} of that"
     else:
-        yield f"{carried}, {asked.rate:,.0f} come: it falls ever further behind"
+        yield f"{capacity}; the load is {asked.rate:,.0f}: the lag grows without limit"
     waits, when = report.peak
     yield f"at most {waits:,.0f} waited, at {spell(when)}; at the end {run.backlog(asked.seconds):,.0f}"
     if run.steps:
@@ -115,26 +116,27 @@ def _outcome(report: SimulationReport) -> Iterator[str]:
         yield f"{len(run.steps):,} batches; the largest had {size}, the longest took {spell(run.longest)}"
     after = "after the burst" if len(asked.bursts) == 1 else "after the last burst" if asked.bursts else ""
     if report.caught_up is not None:
-        yield f"caught up {spell(report.caught_up)} {after or 'after the beginning'}: a batch then took all that waited"
+        yield f"caught up {spell(report.caught_up)} {after or 'after the start'}: a batch then read the whole backlog"
     elif asked.rate >= report.capacity:
         yield "it never catches up"
     else:
         left = run.backlog(asked.seconds) / (report.capacity - asked.rate)
-        yield f"not caught up in this time; about {spell(left)} more would do it"
+        yield f"not caught up in this time; about {spell(left)} more needed"
 
 
 def _needs(report: SimulationReport) -> Iterator[str]:
     asked = report.asked
     for cores, aim in (
-        (report.cores_to_hold, f"to hold {asked.rate:,.0f} a second"),
+        (report.cores_to_hold, f"to sustain {asked.rate:,.0f} per second"),
         (report.cores_to_catch_up, f"to catch up within {spell(asked.within)}"),
     ):
         if cores is not None:
             yield f"cores {aim}: {cores:,}"
         elif report.useful_cores is not None:
             yield (
-                f"cores {aim}: no number is enough, {asked.partitions} partitions carry {report.most:,.0f} a second at "
-                f"best; {'spread the hot one, or ' if asked.hot else ''}more partitions are needed"
+                f"cores {aim}: no number is enough, {asked.partitions} partitions handle at most {report.most:,.0f} "
+                f"per "
+                f"second; {'spread the hot one, or ' if asked.hot else ''}more partitions are needed"
             )
         else:
             bounds = "source.max_offsets, flow or trigger keep batches too small"

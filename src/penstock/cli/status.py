@@ -37,8 +37,8 @@ _REPORTS_KEPT = 30
 
 
 def status(files: Files, as_json: Json = False) -> None:
-    """Say of each pipeline whether it runs and where, its last batch, its lag, what went to quarantine today (UTC),
-    its last backup, and what is wrong. Exit 0 whatever the pipelines do; 2 where a file is wrong.
+    """Show for each pipeline whether and where it runs, its last batch, its lag, today's quarantined records (UTC), its
+    last backup, and problems. Exit 0 whatever the state; 2 if a file is invalid.
     """
     from penstock.config.files import pipeline_files
     from penstock.ops.status import find_status
@@ -49,7 +49,7 @@ def status(files: Files, as_json: Json = False) -> None:
     elif found:
         _show_status(found)
     else:
-        err.print("there is no *.yaml")
+        err.print("no *.yaml found")
     if not found or any(one.error is not None for one in found):
         raise typer.Exit(DefinitionError.exit_code)
 
@@ -110,8 +110,8 @@ def lag(
     everything: Annotated[bool, typer.Option("--all", help="Show every partition, not only the worst 20.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Say how far behind a pipeline is: for each partition what all sinks have committed, the end of the log, lag in
-    offsets and in time, how it moves, and what the consumer group says. No JVM; nothing is changed.
+    """Show the lag of a pipeline: for each partition the offset that all sinks have committed, the end of the log, lag
+    in offsets and in time, its growth, and the consumer group's offset. No JVM; nothing is changed.
     """
     from penstock.config import load
     from penstock.ops.lag import find_lag
@@ -207,10 +207,10 @@ def _show_refreshed(report: LagReport, live: Live | None, *, everything: bool, a
 
 
 def diagnose(file: File, as_json: Json = False) -> None:
-    """Say why a pipeline is slow or stuck: the likely causes, each with its evidence and the one thing to change.
+    """Show why a pipeline is slow or stuck: the likely causes, each with its evidence and the one thing to change.
 
-    It reads the run's own history, the checkpoint, the brokers, the tables and the registry, and changes nothing.
-    Exit 0 whatever it finds.
+    It reads the run's own history, the checkpoint, the brokers, the tables and the registry, and changes nothing. Exit
+    0 whatever it finds.
     """
     from penstock.config import load
     from penstock.ops.diagnosis import diagnose as find_causes
@@ -225,7 +225,7 @@ def show_diagnosis(found: Diagnosis) -> None:
     """Print the causes, what was checked, and what could not be checked."""
     if found.causes:
         likely = counted(len(found.causes), "likely cause")
-        out.print(f"[bold]{escape(found.pipeline)}[/]: {likely}{', the likeliest first' if found.causes[1:] else ''}")
+        out.print(f"[bold]{escape(found.pipeline)}[/]: {likely}{', most likely first' if found.causes[1:] else ''}")
         if found.idle is not None:
             out.print(f"[yellow]{escape(found.idle)}[/]")
     else:
@@ -291,7 +291,7 @@ def _no_gaps(found: RecordedGaps, since: datetime | None) -> str:
         return "no gap was recorded" + (" since then" if since is not None else "")
     if found.on_data_loss == "fail":
         return (
-            "no gap was ever recorded: with `on_data_loss: fail` a run stops where records are gone, and says which; "
-            "`on_data_loss: record` goes on and writes them down"
+            "no gap was ever recorded: with `on_data_loss: fail` a run stops at lost records and reports them; "
+            "`on_data_loss: record` continues and records them"
         )
     return f"no gap was ever recorded; the first one will make the table {found.table}"

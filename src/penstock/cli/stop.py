@@ -25,15 +25,15 @@ _INTERRUPTED = 130
 
 def stop(
     files: Files,
-    timeout: Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for it.")] = "120s",
+    timeout: Annotated[str, typer.Option(metavar="DURATION", help="How long to wait.")] = "120s",
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the run has ended.")] = True,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Let a running pipeline finish its batch and stop, wherever it runs.
+    """Let a running pipeline finish its batch and stop, on any host.
 
     Exit 0 once it has stopped, or if it was not running; 75 if it still runs after the timeout: it then stops after its
-    current batch. With several files, one that is wrong is reported and decides the exit code; the others are asked.
+    current batch. With several files, an invalid one is reported and sets the exit code; the others are asked to stop.
     """
     from penstock.config import load
     from penstock.config.files import pipeline_files
@@ -108,16 +108,16 @@ def _outcome(one: StopResult) -> str:
         case "killed":
             return f"{one.run} was killed before it could stop; the next run repairs what it left"
         case "silent":
-            return f"{one.run} sends no heartbeat: killed there, or cut off from the checkpoint"
+            return f"{one.run} sends no heartbeat: killed, or disconnected from the checkpoint"
         case "failed":
-            return f"{one.run} ended, but by an error: {one.error}"
+            return f"{one.run} ended with an error: {one.error}"
     return f"stopped after {one.seconds:.1f} s ({one.run})"
 
 
 def _timed_out(one: StopResult) -> TransientError:
     return TransientError(
         "STOP_TIMED_OUT",
-        f"stopping {one.pipeline}: it still runs after {one.seconds:.0f} s",
+        f"stopping {one.pipeline}: still running after {one.seconds:.0f} s",
         context={"run": one.run, "doing": one.doing},
         hint="the request remains: it stops after its current batch\ncheck again: penstock status FILE",
     )

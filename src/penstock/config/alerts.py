@@ -22,9 +22,9 @@ def _to_share(value: Any) -> Any:
     if isinstance(value, str) and (found := _SHARE.fullmatch(value)):
         value = float(found[1]) / (100 if found[2] else 1)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise wrong("expected a share, such as 5 % or 0.05")
+        raise wrong("expected a ratio, such as 5 % or 0.05")
     if not 0 <= value < 1:
-        raise wrong("a share is from 0 up and below 1", "write it as 5 % or as 0.05")
+        raise wrong("a ratio is at least 0 and below 1", "write it as 5 % or as 0.05")
     return float(value)
 
 
@@ -35,7 +35,7 @@ def _check_url(url: SecretStr) -> SecretStr:
     except ValueError:
         usable = False
     if not usable:
-        raise wrong("the address of a webhook begins with http:// or https:// and a host")
+        raise wrong("a webhook URL starts with http:// or https:// and a host")
     return url
 
 
@@ -57,7 +57,7 @@ Share = Annotated[
 class AlertRuleConfig(Section):
     """One condition: exactly one of `lag_over`, `behind_over`, `no_commit_for`, `quarantine_over`, ...
 
-    It fires once when its condition begins to hold, and resolves once when it ends.
+    It fires once when its condition becomes true, and resolves once when it ends.
     """
 
     exactly_one: ClassVar[tuple[str, ...]] = (
@@ -70,32 +70,34 @@ class AlertRuleConfig(Section):
     """The kinds of rule."""
 
     name: Name | None = Field(
-        default=None, description="What the rule is called in messages. Left out, its kind: `lag_over`, ..."
+        default=None, description="The name of the rule in messages. Defaults to its kind: `lag_over`, ..."
     )
     lag_over: Count | None = Field(
-        default=None, description="The lag over all partitions is more than this many offsets throughout `for`."
+        default=None, description="The total lag stays above this many offsets for the duration of `for`."
     )
     behind_over: Duration | None = Field(
-        default=None, description="The first unread record of some partition is older than this throughout `for`."
+        default=None,
+        description="The first unread record of some partition stays older than this for the duration of `for`.",
     )
     no_commit_for: Duration | None = Field(
-        default=None, description="There are records to read, and nothing was committed for this long."
+        default=None, description="There are records to read, but nothing was committed for this long."
     )
     quarantine_over: Share | None = Field(
         default=None,
-        description="Of the records read in the last `for`, a larger share than this went to the quarantine.",
+        description="More than this ratio of the records read in the last `for` went to the quarantine.",
     )
     restarts_over: Annotated[int, Field(ge=0)] | None = Field(
-        default=None, description="It was restarted more often than this in the last `within`."
+        default=None, description="The pipeline was restarted more often than this in the last `within`."
     )
     hold: Duration | None = Field(
         default=None,
         alias="for",
-        description="How long it must hold before it fires; 5 minutes where left out. For `quarantine_over` the time "
-        "over which the share is taken.",
+        description="How long the condition must last before the rule fires; default 5 minutes. For "
+        "`quarantine_over`, the time window of the ratio.",
     )
     within: Duration | None = Field(
-        default=None, description="For `restarts_over`: the time in which they are counted; 10 minutes where left out."
+        default=None,
+        description="For `restarts_over`: the time window in which restarts are counted; default 10 minutes.",
     )
 
     @property
@@ -122,7 +124,7 @@ class AlertRuleConfig(Section):
         return self.no_commit_for or self.hold or _FOR
 
     def __str__(self) -> str:
-        """The rule as a person would say it, for `plan`."""
+        """The rule in words, for `plan`."""
         over = show_duration(self.span)
         match self.kind:
             case "lag_over":
@@ -145,29 +147,29 @@ class AlertRuleConfig(Section):
         spans = {"for": ("lag_over", "behind_over", "quarantine_over"), "within": ("restarts_over",)}
         for key, of in spans.items():
             if key in given and kinds[0] not in of:
-                instead = {"restarts_over": "write within", "no_commit_for": "no_commit_for itself says how long"}
-                hint, context = instead.get(kinds[0], "write for"), [f"it is a setting of: {', '.join(of)}"]
-                given.report(key, f"{key} means nothing to {kinds[0]}", hint, context=context)
+                instead = {"restarts_over": "write within", "no_commit_for": "no_commit_for already gives the duration"}
+                hint, context = instead.get(kinds[0], "write for"), [f"it applies to: {', '.join(of)}"]
+                given.report(key, f"{key} does not apply to {kinds[0]}", hint, context=context)
 
 
 class WebhookConfig(Section):
     """An HTTP address that takes each alert as JSON, by POST."""
 
     url: Annotated[SecretStr, AfterValidator(_check_url), SecretKind.WEBHOOK] = Field(
-        description="The address. Where it is a secret itself, by reference: `${env:ALERT_URL}`.",
+        description="The URL. If it is a secret itself, use a reference: `${env:ALERT_URL}`.",
     )
     headers: dict[Text, Annotated[SecretStr, SecretKind.HEADER]] = Field(
         default_factory=dict,
-        description='Headers to send along; secrets by reference: `{Authorization: "Bearer ${env:ALERT_TOKEN}"}`.',
+        description='HTTP headers to send; secrets by reference: `{Authorization: "Bearer ${env:ALERT_TOKEN}"}`.',
     )
 
 
 class AlertsConfig(Section):
-    """Rules that the running pipeline evaluates, and where it reports that one fires or resolves. Give `webhook`,
+    """Rules that the running pipeline evaluates, and where to send alerts when one fires or resolves. Give `webhook`,
     `topic` or both."""
 
     rules: Annotated[tuple[AlertRuleConfig, ...], Field(strict=False, min_length=1)] = Field(
-        description="The rules, each with its own dash."
+        description="The list of rules."
     )
     webhook: WebhookConfig | None = Field(default=None, description="Where to POST alerts.")
     topic: Topic | None = Field(default=None, description="A Kafka topic on the brokers of the source.")
@@ -178,7 +180,7 @@ class AlertsConfig(Section):
         """Someone receives the alerts, and their rules have different names."""
         if "webhook" not in given and "topic" not in given:
             hint = "add webhook: {url: ...} or topic: NAME"
-            given.report((), "neither webhook nor topic is given: nobody would receive an alert", hint)
+            given.report((), "neither webhook nor topic is given, so no alert could be delivered", hint)
         rules = given["rules"]
         lines: dict[str, int] = {}
         for index, rule in enumerate(rules if isinstance(rules, list) else ()):
@@ -187,7 +189,7 @@ class AlertsConfig(Section):
                 continue
             name = rule.get("name", kinds[0])
             if name in lines:
-                message = f'the rule at line {lines[name]} is called "{name}" too, and names identify alerts'
+                message = f'the rule at line {lines[name]} is also named "{name}"; names identify alerts'
                 at = ("rules", index, "name" if "name" in rule else kinds[0])
-                given.report(at, message, "give it a name of its own", at_key=False)
+                given.report(at, message, "give it a unique name", at_key=False)
             lines.setdefault(name, given.document.positions.values[*given.path, "rules", index].line)

@@ -24,7 +24,7 @@ def _check_hex(text: str) -> str:
     try:
         bytes.fromhex(text)
     except ValueError:
-        raise wrong("not hex: two digits of 0-9 and a-f for each byte, blanks between bytes are allowed") from None
+        raise wrong("not hex: write two digits (0-9, a-f) per byte; spaces between bytes are allowed") from None
     return text
 
 
@@ -47,16 +47,18 @@ Rows = Annotated[tuple[Row, ...], Field(strict=False)]
 class MessageCase(Section):
     """One message. Its value is text, a mapping or list that is sent as JSON, or bytes in hex; null is a tombstone."""
 
-    value: Any = Field(default=None, description="Text as it is; a mapping or a list as JSON; null is a tombstone.")
-    value_hex: Hex | None = Field(default=None, description="The bytes of the value, in hex.")
+    value: Any = Field(
+        default=None, description="Plain text, or a mapping or list that is sent as JSON; null is a tombstone."
+    )
+    value_hex: Hex | None = Field(default=None, description="The value in hex.")
     key: Any = Field(default=None, description="As `value`.")
-    key_hex: Hex | None = Field(default=None, description="The bytes of the key, in hex.")
+    key_hex: Hex | None = Field(default=None, description="The key in hex.")
     headers: dict[str, str | None] = Field(default_factory=dict, description="Name: text.")
-    topic: Topic | None = Field(default=None, description="Left out, the only topic of the pipeline.")
+    topic: Topic | None = Field(default=None, description="Defaults to the only topic of the pipeline.")
     partition: Partition = Field(default=0, description="The partition.")
-    offset: Annotated[int, Field(ge=0)] | None = Field(default=None, description="Left out, counted up.")
+    offset: Annotated[int, Field(ge=0)] | None = Field(default=None, description="Defaults to the next offset.")
     time: Annotated[datetime, BeforeValidator(_to_time)] | None = Field(
-        default=None, description="Left out, one second after the message before."
+        default=None, description="Defaults to one second after the previous message."
     )
 
     def value_bytes(self) -> bytes | None:
@@ -72,7 +74,7 @@ class AdvanceCase(Section):
     """The passing of time between two batches."""
 
     kind: ClassVar[str] = "time"
-    advance: Duration = Field(description="How much event time passes: the watermark moves on by this.")
+    advance: Duration = Field(description="How much event time passes: the watermark advances by this.")
 
 
 def _kind_of_batch(value: Any) -> str:
@@ -88,11 +90,11 @@ Batch = Annotated[
 class ExpectCase(Section):
     """What must come out, over all batches together."""
 
-    sinks: dict[str, Rows] = Field(default_factory=dict, description="A sink that is not named is not checked.")
-    quarantine: Rows = Field(default=(), description="Left out, no record may be quarantined.")
+    sinks: dict[str, Rows] = Field(default_factory=dict, description="Sinks that are not named are not checked.")
+    quarantine: Rows = Field(default=(), description="If omitted, no record may be quarantined.")
     counts: dict[str, int] = Field(default_factory=dict, description="What the named rules of `expect` counted.")
-    state: int | Rows | None = Field(default=None, description="How many rows of state are left, or which.")
-    error: Text | None = Field(default=None, description="The code with which the pipeline must stop.")
+    state: int | Rows | None = Field(default=None, description="The number of state rows left, or the rows themselves.")
+    error: Text | None = Field(default=None, description="The error code that the pipeline must stop with.")
 
 
 class TableCase(Section):
@@ -115,15 +117,15 @@ Tables = dict[
 class Case(Section):
     """One case. Give `messages`, which are one batch, or `batches`."""
 
-    name: Text = Field(description="What the case is about.")
+    name: Text = Field(description="A description of the case.")
     tables: Tables = Field(default_factory=dict, description="The rows of the pipeline's `tables`.")
     messages: Messages = Field(default=(), description="The messages of one batch.")
     batches: Annotated[tuple[Batch, ...], Field(strict=False)] = Field(
-        default=(), description="Several batches, and the time that passes between them."
+        default=(), description="Several batches, with time passing between them."
     )
-    expect: ExpectCase | None = Field(default=None, description="What must come out.")
-    ordered: bool = Field(default=False, description="Rows must come in the order in which they are expected.")
-    exact: bool = Field(default=False, description="An expected row names every column but `_penstock`.")
+    expect: ExpectCase | None = Field(default=None, description="The expected output.")
+    ordered: bool = Field(default=False, description="Rows must arrive in the expected order.")
+    exact: bool = Field(default=False, description="Expected rows must name every column except `_penstock`.")
 
     @property
     def all_batches(self) -> tuple[tuple[MessageCase, ...] | AdvanceCase, ...]:
@@ -135,9 +137,9 @@ class CaseFile(Section):
     """All cases of one pipeline."""
 
     cases: Annotated[tuple[Case, ...], Field(strict=False, min_length=1)] = Field(description="The cases.")
-    tables: Tables = Field(default_factory=dict, description="Rows for every case that gives none of its own.")
+    tables: Tables = Field(default_factory=dict, description="Rows for every case that does not define its own.")
     schemas: dict[str, Location] = Field(
-        default_factory=dict, description="The schema file of each subject, in place of a registry."
+        default_factory=dict, description="The schema file of each subject, instead of a registry."
     )
 
     _positions: Positions = PrivateAttr(default_factory=lambda: Positions(""))
@@ -154,14 +156,14 @@ def case_file_of(pipeline_file: FilePath) -> FilePath:
 
 
 def to_bytes(value: Any) -> bytes | None:
-    """A message's value or key: text as it is, anything else as JSON, nothing for a null."""
+    """A message's value or key: text unchanged, anything else as JSON, None for null."""
     if value is None or isinstance(value, bytes):
         return value
     return value.encode() if isinstance(value, str) else json.dumps(value, ensure_ascii=False).encode()
 
 
 def read_case_document(file: FilePath) -> Document:
-    """Read a case file, as strictly as a pipeline file. Raises where it cannot be read as one mapping at all."""
+    """Read a case file as strictly as a pipeline file. Raises if it is not a mapping."""
     return read_document(file, "cases: [...]", any_value=True)
 
 
@@ -187,7 +189,7 @@ def _check_names(file: Document, cases: CaseFile) -> None:
     first: dict[str, int] = {}
     for index, case in enumerate(cases.cases):
         if first.setdefault(case.name, index) != index:
-            message = f'the name "{case.name}" is there twice; cases are identified by their names'
+            message = f'duplicate case name "{case.name}"; cases are identified by name'
             file.report(("cases", index, "name"), message)
 
 
@@ -217,7 +219,7 @@ def _check_tables(file: Document, cases: CaseFile, pipeline: PipelineConfig) -> 
         missing = [name for name in pipeline.tables if name not in case.tables and name not in cases.tables]
         if missing:
             hint = f"add tables: {{{missing[0]}: [{{...}}]}} to the case, or to the file for all cases"
-            message = f"no rows are given for the table {missing[0]}, and a test reads no table"
+            message = f"no rows are given for the table {missing[0]}; tests do not read real tables"
             given.report((), message, hint, at_key=False)
 
 
@@ -239,7 +241,7 @@ def _messages(case: Case) -> Iterator[tuple[Path, MessageCase]]:
 def _check_message(given: Given, message: MessageCase, pipeline: PipelineConfig) -> None:
     written = value_at(given.document.data, given.path)  # A null is a value here.
     if "value" not in written and "value_hex" not in written:
-        hint = "a record without a value is written value: null"
+        hint = "for a record without a value, write value: null"
         given.report((), "one of value and value_hex is needed", hint, at_key=False)
     for name in ("value", "key"):
         if name in written and f"{name}_hex" in written:
@@ -247,10 +249,10 @@ def _check_message(given: Given, message: MessageCase, pipeline: PipelineConfig)
     topics = pipeline.source.named_topics
     context = [f"topics: {', '.join(topics or ())}"]
     if message.topic is None and topics is None:
-        text = "the pipeline reads topics by a pattern; say which topic the message is in"
+        text = "the pipeline reads topics by pattern; set the topic of the message"
         given.report((), text, at_key=False)
     elif message.topic is None and topics is not None and len(topics) != 1:
-        given.report((), "the pipeline reads several topics; say which", context=context, at_key=False)
+        given.report((), "the pipeline reads several topics; set one", context=context, at_key=False)
     elif message.topic is not None and topics is not None and message.topic not in topics:
         text = f'the pipeline does not read "{message.topic}"'
         given.report("topic", text, did_you_mean(message.topic, topics), context=context, at_key=False)

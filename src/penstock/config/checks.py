@@ -24,7 +24,7 @@ from penstock.config.transforms import EnrichConfig, PythonConfig, SqlConfig, Tr
 from penstock.config.yaml_source import Given
 
 _SHARED = ("brokers", "security", "options", "on_data_loss", "group")
-"""What all sources of a join have in common."""
+"""Settings that all sources of a join must share."""
 
 
 def check(parts: Parts, valid: Mapping[str, Any]) -> None:
@@ -41,7 +41,7 @@ def check(parts: Parts, valid: Mapping[str, Any]) -> None:
         at_end = follow(parts.columns, flow, parts.file)
         reaching |= dict.fromkeys(flow.sinks, at_end)
         for path in at_end.needs_quarantine if not parts.file.written("quarantine") else ():
-            message = "records go to the quarantine here, and the pipeline has none"
+            message = "this sends records to the quarantine, but the pipeline has none"
             parts.file.report(path, message, hint="add quarantine: {table: ...}", at_key=True)
         _check_changes(parts, flow)
         _check_tombstones(parts, flow)
@@ -72,9 +72,9 @@ def _check_sources(parts: Parts) -> None:
     """Two sources share a cluster and its settings, and no topic."""
     if isinstance(parts.file.data.get("sources"), dict) and len(parts.sources) != 2:
         count = len(parts.sources)
-        message = f"sources are for a join of two, and there {'is' if count == 1 else 'are'} {count}"
-        join_again = "write the join of two to a topic, and join that with the third"
-        hint = "one is written as source: and decode:" if count < 2 else join_again
+        message = f"sources must name exactly two sources to join, got {count}"
+        join_again = "join two of them into a topic, and join that topic with the third"
+        hint = "for a single source, write source: and decode:" if count < 2 else join_again
         parts.file.report(("sources",), message, hint=hint, at_key=True)
     first: tuple[str, NamedSourceConfig] | None = None
     topics: dict[str, str] = {}
@@ -84,21 +84,23 @@ def _check_sources(parts: Parts) -> None:
         given = Given(parts.file, ("sources", name))
         for index, topic in enumerate(source.topics or ()):
             if topic in topics:
-                message = f'topic "{topic}" is read by source {topics[topic]} already'
-                given.report(("topics", index), message, "copy it to a second topic, or read it once", at_key=False)
+                message = f'topic "{topic}" is already read by source {topics[topic]}'
+                given.report(
+                    ("topics", index), message, "copy it to a second topic, or read it only once", at_key=False
+                )
             topics[topic] = name
         if first is None:
             first = (name, source)
             continue
         for key in _SHARED:
             if getattr(source, key) != getattr(first[1], key):
-                message = f"not the same as in source {first[0]}"
-                shared = "the sources of a join share one cluster and its settings"
-                given.report(key, f"{message}: {shared}", f"write the same {key} in both")
+                message = f"differs from source {first[0]}"
+                shared = "both sources of a join must use the same cluster and settings"
+                given.report(key, f"{message}: {shared}", f"use the same {key} in both")
         both = (source.start, first[1].start)
         if both[0] != both[1] and not all(isinstance(start, dict) for start in both):
-            hint = "write the same start, or offsets for both"
-            given.report("start", f"not the same as in source {first[0]}", hint)
+            hint = "use the same start in both, or give offsets for both"
+            given.report("start", f"differs from source {first[0]}", hint)
 
 
 def _check_by_topic(parts: Parts) -> None:
@@ -108,7 +110,7 @@ def _check_by_topic(parts: Parts) -> None:
     given = Given(parts.file, ("decode",))
     topics = source.named_topics
     if topics is None:
-        message = "by_topic needs the topics by name, and the source has a pattern"
+        message = "by_topic needs topics listed by name, but the source uses a pattern"
         given.report("by_topic", message, "list them as source.topics")
         return
     found = set(decode.by_topic)
@@ -119,7 +121,7 @@ def _check_by_topic(parts: Parts) -> None:
             found.add(suggest(topic, topics) or topic)
     if missing := [topic for topic in topics if topic not in found]:
         message = f"no decoder for {', '.join(missing)}"
-        given.report("by_topic", message, "each topic of the source needs one")
+        given.report("by_topic", message, "every topic of the source needs one")
 
 
 def _check_decoders(parts: Parts) -> None:
@@ -135,8 +137,8 @@ def _check_decoders(parts: Parts) -> None:
                 continue
             for one, at in ((shared, path), (shared.key, (*path, "key"))):
                 if getattr(one, "registry", None) is not None and getattr(one, "subject", None) is None:
-                    message = "several topics share this decoder, so the subject cannot be made from the topic's name"
-                    own = "a route of its own" if "by_topic" in path else "a decoder of its own: by_topic"
+                    message = "several topics share this decoder, so the subject cannot be derived from the topic name"
+                    own = "its own route" if "by_topic" in path else "its own decoder: by_topic"
                     parts.file.report(at, message, hint=f"add subject: ..., or give each topic {own}", at_key=True)
 
 
@@ -163,7 +165,7 @@ def _check_loops(parts: Parts) -> None:
             written["sinks", index, "topic"] = sink.topic
     for path, topic in written.items():
         if isinstance(topic, str) and source is not None and source.reads(topic):
-            message = f'the source reads "{topic}" too: the pipeline would read what it wrote, forever'
+            message = f'the source also reads "{topic}": the pipeline would read its own output in a loop'
             parts.file.report(path, message, hint="write to a topic that the source does not read")
 
 
@@ -172,7 +174,7 @@ def _check_lane(parts: Parts) -> None:
         for index, step in enumerate(flow.transforms):
             if step is not None and (isinstance(step, SqlConfig | PythonConfig) or remembers(step)):
                 where = f"{flow.name}." if flow.name else ""
-                message = f"the direct lane cannot run {step.kind}, which {where}transforms[{index}] is"
+                message = f"the direct lane does not support {step.kind}, which {where}transforms[{index}] is"
                 parts.file.report(("lane",), message, hint="remove lane, or write lane: frame")
                 return
 
@@ -184,7 +186,7 @@ def _check_changes(parts: Parts, flow: Flow) -> None:
     for index in flow.sinks:
         sink = parts.sinks[index]
         if sink is not None and not isinstance(sink, KafkaSinkConfig) and not sink.merges:
-            message = "the window emits changes: each window comes several times, and this sink would keep them all"
+            message = "the window emits changes: this sink would keep every version of each window"
             hint = "use mode: merge (PostgreSQL: upsert) with window_start and the by columns as keys, or emit: final"
             parts.file.report(("sinks", index), message, hint=hint, at_key=True)
 
@@ -196,13 +198,13 @@ def _check_tombstones(parts: Parts, flow: Flow) -> None:
     given = Given(parts.file, flow.decode_path)
     others = "use tombstones: drop, pass or quarantine"
     if flow.sides or any(map(remembers, flow.transforms)):
-        message = "a tombstone has no event time and no columns: it cannot pass a step that remembers rows"
+        message = "a tombstone has no event time and no columns: it cannot pass a stateful step"
         given.report("tombstones", message, others, at_key=False)
         return
     merging = [sink for index in flow.sinks if (sink := parts.sinks[index]) is not None and sink.merges]
     newer = next((sink for sink in merging if getattr(sink, "when_newer", None) is not None), None)
     if newer is not None:
-        message = "a tombstone has no columns: a late one would delete a row that is newer by when_newer"
+        message = "a tombstone has no columns: a late one could delete a row that is newer by when_newer"
         context = [f"sink {newer.name}: when_newer: {getattr(newer, 'when_newer', None)}"]
         hint = f"{others}, and delete_when for rows that delete; or remove when_newer"
         given.report("tombstones", message, hint, context=context, at_key=False)
@@ -211,15 +213,15 @@ def _check_tombstones(parts: Parts, flow: Flow) -> None:
         given.report("tombstones", f"a tombstone deletes by its key, and no sink{of} merges", others, at_key=False)
     keys = [tuple(getattr(sink, "keys", None) or ()) for sink in merging]
     if len(set(keys)) > 1:
-        message = "a tombstone deletes by its key, and the sinks that merge have different keys"
+        message = "a tombstone deletes by key, but the merging sinks have different keys"
         given.report("tombstones", message, context=[", ".join(one) for one in keys], at_key=False)
 
 
 def _check_tables(parts: Parts) -> None:
-    """The steps join with tables of the file, and with columns of theirs where the file gives these."""
+    """Check that tables used by joins exist, and their columns if the file lists them."""
     for name in parts.tables:
         if name.lower() == "input":
-            message, hint = '"input" is the name of the rows themselves', "give the table another name"
+            message, hint = '"input" is reserved for the rows of the batch', "choose another table name"
             parts.file.report(("tables", name), message, hint=hint, at_key=True)
     for step, path in _steps(parts):
         if isinstance(step, EnrichConfig):
@@ -247,7 +249,7 @@ def _require_table(parts: Parts, name: str, path: Path, *, fold: bool = False, o
     if name in names or (fold and name.lower() in map(str.lower, names)) or ("tables",) in parts.file.broken:
         return
     context = [f"tables: {', '.join(names) or 'none'}"]
-    hint = did_you_mean(name, names) or "describe it under tables:"
+    hint = did_you_mean(name, names) or "define it under tables:"
     parts.file.report(path, f'there is no table "{name}"', context=context, hint=hint, offset=offset)
 
 
@@ -274,17 +276,17 @@ def _check_sink_names(parts: Parts) -> None:
             continue
         path: Path = ("sinks", index, "name")
         if sink.name in lines:
-            message = f'the name "{sink.name}" is taken by the sink at line {lines[sink.name]}'
-            hint = "by its name a sink knows its own commits: give each its own"
+            message = f'the sink at line {lines[sink.name]} is also named "{sink.name}"'
+            hint = "the name identifies the sink's commits: make it unique"
             parts.file.report(path, message, hint=hint)
         lines.setdefault(sink.name, parts.file.positions.keys[path].line)
         if sink.name.split(".")[0] in ("quarantine", "gaps"):
-            message = f'the name "{sink.name}" is taken: the quarantine and the gaps commit under such names'
-            parts.file.report(path, message, hint="give the sink another name")
+            message = f'the name "{sink.name}" is reserved: the quarantine and the gaps table commit under it'
+            parts.file.report(path, message, hint="choose another sink name")
 
 
 def _check_slots(parts: Parts) -> None:
-    """A batch has one number of slots, whichever sink asks for it."""
+    """All sinks of a pipeline must ask for the same number of slots."""
     asked: tuple[int, int] | None = None
     for index, sink in enumerate(parts.sinks):
         slots = sink.fixed_slots if isinstance(sink, KafkaSinkConfig) else None
@@ -293,19 +295,19 @@ def _check_slots(parts: Parts) -> None:
         line = parts.file.positions.keys["sinks", index, "name"].line
         if asked is not None and asked[0] != slots:
             key = "atomicity" if sink.atomicity == "batch" else "slots"
-            message = f"the sink at line {asked[1]} asks for another number of slots, and a batch has only one"
-            parts.file.report(("sinks", index, key), message, hint="write the same number, or only one of them")
+            message = f"the sink at line {asked[1]} sets a different number of slots, but a batch has only one"
+            parts.file.report(("sinks", index, key), message, hint="use the same number in both, or set it only once")
         asked = asked or (slots, line)
 
 
 def _check_inherited_security(parts: Parts) -> None:
-    """A Kafka sink on the cluster of the source has its security: its options cannot say otherwise."""
+    """A Kafka sink on the source's cluster inherits its security: its options must not contradict it."""
     source = parts.source
     for index, sink in enumerate(parts.sinks):
         if source is None or source.security is None or not isinstance(sink, KafkaSinkConfig):
             continue
         inherits = sink.security is None and sink.brokers in (None, source.brokers)
         for name in SAME.keys() & sink.options.keys() if inherits else ():
-            message = f"{name} contradicts source.security, which this sink has too"
+            message = f"{name} contradicts source.security, which also applies to this sink"
             given = Given(parts.file, ("sinks", index))
-            given.report(("options", name), message, "give the sink a security section of its own")
+            given.report(("options", name), message, "give the sink its own security section")

@@ -35,7 +35,7 @@ SAME: Mapping[str, str] = {
     "sasl.oauthbearer.method": "mechanism",
     "sasl.login.callback.handler.class": "mechanism",
 }
-"""Settings of the Kafka clients, and the key of `security` that says the same."""
+"""Kafka client settings, and the equivalent key of `security`."""
 _URL_SAYS = re.compile(r"[?&\s](ssl(?:mode|rootcert|cert|key|password))\s*=")
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
@@ -47,9 +47,9 @@ def _check_token_url(url: str) -> str:
     except ValueError:
         parts, host = urlsplit(""), None
     if parts.scheme not in ("http", "https") or not host:
-        raise wrong("the address of a token endpoint begins with https://")
+        raise wrong("a token endpoint URL starts with https://")
     if parts.scheme == "http" and host not in _LOCAL:
-        raise wrong("the secret would be sent in the clear", "write https://; http:// is for this machine alone")
+        raise wrong("the secret would be sent unencrypted", "use https://; http:// is only allowed on this machine")
     return url
 
 
@@ -65,38 +65,36 @@ class SecurityConfig(Section):
 
     tls: bool = Field(
         default=True,
-        description="`false` sends everything in the clear, passwords too: only where the network is safe.",
+        description="`false` sends everything unencrypted, including passwords: only for trusted networks.",
     )
     ca_file: Location | None = Field(
         default=None,
-        description="The certificate authority to trust, as PEM. Left out, the authorities that the system trusts.",
+        description="The CA certificate to trust, as PEM. Defaults to the system's trust store.",
     )
     certificate_file: Location | None = Field(
-        default=None, description="The client's own certificate, with its chain, as PEM (mTLS)."
+        default=None, description="The client certificate with its chain, as PEM (mTLS)."
     )
-    key_file: Location | None = Field(default=None, description="The key of that certificate, as PEM.")
-    key_password: Secret | None = Field(default=None, description="The password of the key, by reference.")
-    mechanism: Mechanism | None = Field(
-        default=None, description="How the user authenticates with Kafka's brokers (SASL)."
-    )
+    key_file: Location | None = Field(default=None, description="The private key of the client certificate, as PEM.")
+    key_password: Secret | None = Field(default=None, description="The password of the private key, by reference.")
+    mechanism: Mechanism | None = Field(default=None, description="The SASL mechanism for the Kafka brokers.")
     username: Text | None = Field(default=None, description="The user.")
-    password: Secret | None = Field(default=None, description="The user's password, by reference.")
+    password: Secret | None = Field(default=None, description="The password, by reference.")
     token_url: Annotated[Text, AfterValidator(_check_token_url), SecretKind.URL] | None = Field(
         default=None,
-        description="For `OAUTHBEARER`: where tokens come from, by client credentials. Its certificate is verified by "
-        "the authorities that the system trusts.",
+        description="For `OAUTHBEARER`: the token endpoint (client credentials flow). Its certificate is verified "
+        "against the system's trust store.",
         examples=["https://login.example.com/oauth2/token"],
     )
-    client_id: Text | None = Field(default=None, description="For `OAUTHBEARER`: the client.")
-    client_secret: Secret | None = Field(default=None, description="Its secret, by reference.")
-    scope: Text | None = Field(default=None, description="The scope to ask for.")
+    client_id: Text | None = Field(default=None, description="For `OAUTHBEARER`: the client ID.")
+    client_secret: Secret | None = Field(default=None, description="The client secret, by reference.")
+    scope: Text | None = Field(default=None, description="The scope to request.")
 
     @classmethod
     def check_keys(cls, given: Given) -> None:
         """Without TLS there are no certificates."""
         if given["tls"] is False:
             files = ("ca_file", "certificate_file", "key_file", "key_password")
-            given.refuse(files, "means nothing with tls: false", "remove it, or tls: false")
+            given.refuse(files, "has no effect with tls: false", "remove it, or remove tls: false")
         else:
             super().check_keys(given)
 
@@ -109,21 +107,21 @@ def check_kafka_security(owner: Given) -> None:
     mechanism = security["mechanism"]
     if mechanism == "OAUTHBEARER":
         _need(security, ("token_url", "client_id", "client_secret"), mechanism)
-        security.refuse(_USER, "is for PLAIN and SCRAM, and the mechanism is OAUTHBEARER", "remove it")
+        security.refuse(_USER, "applies to PLAIN and SCRAM, but the mechanism is OAUTHBEARER", "remove it")
     elif mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
         _need(security, _USER, mechanism)
-        security.refuse(_OAUTH, f"is for OAUTHBEARER, and the mechanism is {mechanism}", "remove it")
+        security.refuse(_OAUTH, f"applies to OAUTHBEARER, but the mechanism is {mechanism}", "remove it")
     elif mechanism is None:
         hint = "add mechanism: SCRAM-SHA-512, or the one that the brokers use"
-        security.refuse(_USER, "means nothing without mechanism", hint)
-        security.refuse(_OAUTH, "means nothing without mechanism", "add mechanism: OAUTHBEARER")
+        security.refuse(_USER, "has no effect without mechanism", hint)
+        security.refuse(_OAUTH, "has no effect without mechanism", "add mechanism: OAUTHBEARER")
         if security["tls"] is False:
-            security.report("tls", "without TLS and without a mechanism nothing is secured", "remove security")
+            security.report("tls", "security without TLS and without a mechanism secures nothing", "remove security")
     options = owner["options"]
     for name in options if isinstance(options, dict) else ():
         if name in SAME:
-            hint = f"remove it: security says this with {SAME[name]}"
-            owner.report(("options", name), f"{name} and security exclude each other", hint)
+            hint = f"remove it: security sets this as {SAME[name]}"
+            owner.report(("options", name), f"{name} and security cannot be combined", hint)
 
 
 def _need(security: Given, keys: Iterable[str], mechanism: str) -> None:
@@ -137,25 +135,25 @@ def check_database_security(owner: Given) -> None:
     security = owner.section("security")
     if security is None:
         return
-    security.refuse(_USER, "of a database is in its url", "remove it; the url comes by reference")
-    security.refuse(("mechanism", *_OAUTH), "is for Kafka's brokers", "remove it")
+    security.refuse(_USER, "for a database belongs in its url", "remove it, and give the url by reference")
+    security.refuse(("mechanism", *_OAUTH), "applies to Kafka brokers only", "remove it")
     if found := _URL_SAYS.search(str(owner["url"] or "")):
-        owner.report("url", f"the url says {found[1]}, and security says the same", f"leave {found[1]} out of the url")
+        owner.report("url", f"the url sets {found[1]}, which security already sets", f"remove {found[1]} from the url")
 
 
 def check_client_options(options: Iterable[str], owned: Mapping[str, str], given: Given) -> None:
-    """Report options of a Kafka client that Penstock sets itself: `owned` says why."""
+    """Report Kafka client options that Penstock sets itself: `owned` gives the reasons."""
     for name in options:
         plain = name.removeprefix("kafka.")
         if plain in owned:
             given.report(("options", name), f"{plain} is set by Penstock: {owned[plain]}", "remove it")
         elif plain != name:
-            given.report(("options", name), "options are written without the kafka. prefix", f"write {plain}")
+            given.report(("options", name), "write options without the kafka. prefix", f"write {plain}")
 
 
 def _check_url(url: str) -> str:
     if not url.startswith(("http://", "https://")):
-        raise wrong("the address of a registry begins with http:// or https://")
+        raise wrong("a registry URL starts with http:// or https://")
     return url
 
 
@@ -165,58 +163,58 @@ class RegistryConfig(Section):
     needs: ClassVar[Mapping[str, str]] = {"password": "username", "key_file": "certificate_file"}
 
     url: Annotated[Text, AfterValidator(_check_url), SecretKind.URL] = Field(
-        description="The address of the API; `penstock dev status --json` gives that of the local one.",
+        description="The URL of the API; `penstock dev status --json` prints the one of the local registry.",
         examples=["http://localhost:8081"],
     )
     security: SecurityConfig | None = Field(
         default=None,
-        description="TLS, a client certificate, a user and password, in the shape of `source.security`; instead of the "
+        description="TLS, client certificate, user and password, in the same form as `source.security`; replaces the "
         "six keys below.",
     )
-    username: SecretStr | None = Field(
-        default=None, description="The user or the API key, if the registry asks for one."
+    username: SecretStr | None = Field(default=None, description="The user or API key, if the registry requires one.")
+    password: Secret | None = Field(default=None, description="The password or API secret, by reference.")
+    token: Secret | None = Field(
+        default=None, description="A bearer token, instead of user and password, by reference."
     )
-    password: Secret | None = Field(default=None, description="The password or the API secret, by reference.")
-    token: Secret | None = Field(default=None, description="A bearer token instead, by reference.")
-    ca_file: Location | None = Field(default=None, description="The certificate authority to trust, as PEM.")
-    certificate_file: Location | None = Field(default=None, description="The client's own certificate, as PEM.")
-    key_file: Location | None = Field(default=None, description="The key of that certificate, as PEM.")
-    timeout: Duration = Field(default=timedelta(seconds=10), description="How long one request may take.")
-    retries: Count = Field(default=3, description="How often a request is tried before the batch is tried again.")
+    ca_file: Location | None = Field(default=None, description="The CA certificate to trust, as PEM.")
+    certificate_file: Location | None = Field(default=None, description="The client certificate, as PEM.")
+    key_file: Location | None = Field(default=None, description="The private key of the client certificate, as PEM.")
+    timeout: Duration = Field(default=timedelta(seconds=10), description="Timeout of one request.")
+    retries: Count = Field(default=3, description="How many times a request is tried before the batch is retried.")
 
     @classmethod
     def check_keys(cls, given: Given) -> None:
-        """There is one way to identify oneself, and `security` agrees with the address."""
+        """Only one authentication method is set, and `security` matches the URL."""
         super().check_keys(given)
         user = next((key for key in _USER if key in given), None)
         if "token" in given and user is not None:
-            message = f"a token replaces user and password, and {user} is given too"
+            message = f"token replaces user and password, but {user} is also given"
             given.report("token", message, f"remove token or {user}")
         security = given.section("security")
         if security is None:
             return
         if security["mechanism"] not in (None, "PLAIN"):
-            why = "of a registry can only be PLAIN: a user and password over HTTP"
+            why = "for a registry can only be PLAIN (user and password over HTTP)"
             security.refuse(("mechanism",), why, "remove it")
         hint = "remove it; a bearer token is registry.token, without security"
-        security.refuse(_OAUTH, "is for Kafka's brokers", hint)
+        security.refuse(_OAUTH, "applies to Kafka brokers only", hint)
         for key, other in (_USER, reversed(_USER)):
             if key in security and other not in security:
-                security.report(key, f"{key} means nothing without {other}", f"add {other}")
+                security.report(key, f"{key} has no effect without {other}", f"add {other}")
         own = (*_USER, "token", "ca_file", "certificate_file", "key_file")
-        given.refuse(own, "and security exclude each other", "write one or the other")
+        given.refuse(own, "and security cannot be combined", "write one or the other")
         url = str(given["url"] or "")
         if security["tls"] is not False and url.startswith("http://"):
-            hint = "write https:// in the url, or tls: false here"
-            security.report((), "the url says http://, which has no TLS", hint)
+            hint = "use https:// in the url, or set tls: false here"
+            security.report((), "the url uses http://, which has no TLS", hint)
         elif security["tls"] is False and url.startswith("https://"):
-            hint = "write http:// in the url, or remove tls: false"
-            security.report("tls", "the url says https://, which is TLS", hint)
+            hint = "use http:// in the url, or remove tls: false"
+            security.report("tls", "the url uses https://, which is TLS", hint)
 
 
 def _check_endpoint(url: str) -> str:
     if not url.startswith(("http://", "https://")):
-        raise wrong("the address of a store begins with http:// or https://")
+        raise wrong("an endpoint URL starts with http:// or https://")
     return url.rstrip("/")
 
 
@@ -227,27 +225,26 @@ class StorageConfig(Section):
 
     endpoint: Annotated[Text, AfterValidator(_check_endpoint)] | None = Field(
         default=None,
-        description="The address of a server that speaks like S3. Left out, `AWS_ENDPOINT_URL`, or AWS itself.",
+        description="The endpoint of an S3-compatible server. Defaults to `AWS_ENDPOINT_URL`, then AWS.",
         examples=["http://localhost:9000"],
     )
-    region: Text | None = Field(default=None, description="The region of the buckets. Left out, `AWS_REGION`.")
+    region: Text | None = Field(default=None, description="The region of the buckets. Defaults to `AWS_REGION`.")
     access_key: Secret | None = Field(
         default=None,
-        description="The id of the key, by reference. Left out, `AWS_ACCESS_KEY_ID`, or the role of the machine.",
+        description="The access key ID, by reference. Defaults to `AWS_ACCESS_KEY_ID`, then the role of the machine.",
     )
-    secret_key: Secret | None = Field(default=None, description="The key itself, by reference.")
+    secret_key: Secret | None = Field(default=None, description="The secret access key, by reference.")
     session_token: Secret | None = Field(
-        default=None, description="The token of a key that is good for a time only, by reference."
+        default=None, description="The session token of temporary credentials, by reference."
     )
     path_style: bool | None = Field(
         default=None,
-        description="Whether the bucket is in the path of a request and not in its host name. Left out, where "
-        "`endpoint` is set.",
+        description="Put the bucket in the path of a request instead of the host name. Default if `endpoint` is set.",
     )
     options: Settings = Field(
         default_factory=dict,
-        description="Any other option of the stores' client, as delta-rs names it: `google_service_account`, "
-        "`azure_storage_account_name`, `azure_storage_account_key`, ...; for HDFS Hadoop's settings: "
+        description="Any other option of the storage client, under its delta-rs name: `google_service_account`, "
+        "`azure_storage_account_name`, `azure_storage_account_key`, ...; for HDFS, Hadoop settings: "
         "`dfs.nameservices`, ...",
     )
 
@@ -256,5 +253,5 @@ class StorageConfig(Section):
         """Credentials are complete."""
         super().check_keys(given)
         if "session_token" in given and "access_key" not in given and "secret_key" not in given:
-            message = "session_token means nothing without access_key"
+            message = "session_token has no effect without access_key"
             given.report("session_token", message, "add access_key and secret_key")

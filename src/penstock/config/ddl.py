@@ -82,11 +82,11 @@ _INSTEAD: Mapping[str, str] = {
     "CHAR": "STRING",
     "CHARACTER": "STRING",
     "TEXT": "STRING",
-    "JSON": "STRING, or a STRUCT that names the fields",
-    "VARIANT": "STRING, or a STRUCT that names the fields",
+    "JSON": "STRING, or a STRUCT with named fields",
+    "VARIANT": "STRING, or a STRUCT with named fields",
     "UUID": "STRING",
     "TIME": "STRING",
-    "INTERVAL": "BIGINT with a count of the unit you mean",
+    "INTERVAL": "BIGINT with the unit of your choice",
     "DATETIME": "TIMESTAMP",
     "TIMESTAMPTZ": "TIMESTAMP",
     "BOOL": "BOOLEAN",
@@ -95,7 +95,7 @@ _INSTEAD: Mapping[str, str] = {
     "FLOAT64": "DOUBLE",
     "BYTES": "BINARY",
     "NUMBER": "DECIMAL(p, s), BIGINT or DOUBLE",
-    "VOID": "a type: a column of nothing but nulls has no use",
+    "VOID": "a type: a column of only nulls is useless",
 }
 TYPES = (*SIMPLE, "DECIMAL", "TIMESTAMP", "TIMESTAMP_NTZ", "ARRAY", "MAP", "STRUCT")
 MAX_TYPE_DEPTH = 30
@@ -129,7 +129,7 @@ class _Parser:
         try:
             self._tokens: list[Token] = Spark().tokenize(text)
         except TokenError:
-            raise ColumnsError("a quote that is not closed", max(text.rfind("'"), text.rfind("`"), 0)) from None
+            raise ColumnsError("unclosed quote", max(text.rfind("'"), text.rfind("`"), 0)) from None
         self._next = 0
         self._depth = 0
 
@@ -140,8 +140,8 @@ class _Parser:
             column = self._column(top)
             other = found.setdefault(column.name.lower(), column)
             if other is not column:
-                also = "" if other.name == column.name else f' (as "{other.name}"; case makes no difference)'
-                raise ColumnsError(f'the {self._noun(top)} "{column.name}" is there twice{also}', start)
+                also = "" if other.name == column.name else f' (as "{other.name}"; names are case-insensitive)'
+                raise ColumnsError(f'duplicate {self._noun(top)} "{column.name}"{also}', start)
             if not self._take(TokenType.COMMA):
                 return tuple(found.values())
 
@@ -161,18 +161,18 @@ class _Parser:
         else:
             instead = _INSTEAD.get(name)
             hint = f"use {instead}" if instead else did_you_mean(name, TYPES) or f"types: {', '.join(TYPES)}"
-            raise ColumnsError(f"{name} is not a type that Penstock carries", start, hint)
+            raise ColumnsError(f"{name} is not a type that Penstock supports", start, hint)
         self._depth -= 1
         return found
 
     def end(self) -> None:
         if self._next < len(self._tokens):
-            self._fail(f'unexpected "{self._tokens[self._next].text}"', "columns are separated by commas")
+            self._fail(f'unexpected "{self._tokens[self._next].text}"', "separate columns with commas")
 
     def _column(self, top: bool) -> Column:
         start, name = self._offset(), self._word(f"a {self._noun(top)} name")
         if top and name == COORDINATES:
-            raise ColumnsError(f'"{COORDINATES}" is the column of the coordinates; choose another name', start)
+            raise ColumnsError(f'"{COORDINATES}" is reserved for the coordinates; choose another name', start)
         self._take(TokenType.COLON)
         found = self.type()
         nullable, comment = True, None
@@ -182,7 +182,7 @@ class _Parser:
             nullable = False
         if self._take(TokenType.COMMENT):
             if self._next >= len(self._tokens) or self._tokens[self._next].token_type != TokenType.STRING:
-                self._fail("expected the comment in single quotes")
+                self._fail("expected a comment in single quotes")
             comment = self._tokens[self._next].text
             self._next += 1
         return Column(name, found, nullable, comment)
@@ -199,7 +199,7 @@ class _Parser:
             raise ColumnsError(
                 f"DECIMAL({precision}, {scale}) does not exist",
                 start,
-                "the first number is 1 to 38 digits in all, the second how many of them come after the point",
+                "the first number is the total number of digits (1 to 38), the second the digits after the point",
             )
         return ColumnType("DECIMAL", precision, scale)
 

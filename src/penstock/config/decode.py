@@ -1,4 +1,4 @@
-"""How the bytes of a record become columns: the value's and, where asked for, the key's."""
+"""How the bytes of a record become columns: the value and, optionally, the key."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Tombstones = Literal["quarantine", "pass", "drop", "delete"]
 
 def _check_new_column(name: str) -> str:
     if name == COORDINATES:
-        raise wrong(f'"{COORDINATES}" is the column of the coordinates; choose another name')
+        raise wrong(f'"{COORDINATES}" is reserved for the coordinates; choose another name')
     return name
 
 
@@ -31,7 +31,7 @@ def _check_version(version: Any) -> Any:
         return version
     if isinstance(version, str) and version.isdecimal():
         raise PydanticCustomError("int_type", "a number in quotes")
-    raise wrong("a version is latest or a number from 1 on")
+    raise wrong("a version is latest or a number of at least 1")
 
 
 NewColumn = Annotated[Text, AfterValidator(_check_new_column)]
@@ -40,21 +40,19 @@ NewColumn = Annotated[Text, AfterValidator(_check_new_column)]
 class _Registered(Section):
     """By a registry: the records carry the ids of their schemas."""
 
-    registry: RegistryConfig | None = Field(
-        default=None, description="The registry whose schema ids the records carry."
-    )
+    registry: RegistryConfig | None = Field(default=None, description="The registry of the schema IDs in the records.")
     subject: Text | None = Field(
         default=None,
-        description="The subject that gives the columns, and to which the records' ids must belong. Left out: the "
-        "topic's name with `-value`, or `-key` for the key.",
+        description="The subject that defines the columns; schema IDs of records must belong to it. Defaults to "
+        "the topic name with `-value`, or `-key` for the key.",
     )
     version: Annotated[Literal["latest"] | int, BeforeValidator(_check_version)] = Field(
         default="latest",
-        description="The version of the subject that gives the columns: `latest` follows the registry while the "
-        "pipeline runs, a number stays.",
+        description="The subject version that defines the columns: `latest` follows the registry while the "
+        "pipeline runs, a number is fixed.",
     )
     other_subjects: Literal["quarantine", "accept"] = Field(
-        default="quarantine", description="What to do with a record whose schema id belongs to another subject only."
+        default="quarantine", description="What to do with a record whose schema ID belongs only to another subject."
     )
 
     @classmethod
@@ -64,10 +62,10 @@ class _Registered(Section):
         for setting in ("subject", "version", "other_subjects"):
             if setting in given and "registry" not in given:
                 hint = f"add registry: {{url: ...}}, or remove {setting}"
-                given.report(setting, f"{setting} means nothing without a registry", hint)
+                given.report(setting, f"{setting} has no effect without a registry", hint)
         own = next((key for key in ("schema", "schema_file", "descriptor_file") if key in given), None)
         if own is not None and "version" in given and "registry" in given:
-            message = f"version means nothing with {own}, which gives the columns"
+            message = f"version has no effect with {own}, which defines the columns"
             given.report("version", message, f"remove version or {own}")
 
 
@@ -77,12 +75,12 @@ class _JsonFormat(_Registered):
     columns: Text | None = Field(
         default=None,
         alias="schema",
-        description="The columns, as Spark SQL writes them: `order_id BIGINT NOT NULL, amount DOUBLE`.",
+        description="The columns in Spark SQL syntax: `order_id BIGINT NOT NULL, amount DOUBLE`.",
     )
-    schema_file: Location | None = Field(default=None, description="A file with the columns instead.")
+    schema_file: Location | None = Field(default=None, description="A file with the columns, instead of `schema`.")
     extra_fields: Literal["ignore", "keep", "quarantine"] = Field(
         default="ignore",
-        description="Fields that the schema does not name: `ignore` them, `keep` them in a map column, or "
+        description="Fields that are not in the schema: `ignore` them, `keep` them in a map column, or "
         "`quarantine` the record.",
     )
     extra_column: NewColumn = Field(
@@ -112,16 +110,16 @@ class _AvroFormat(_Registered):
 
     schema_file: Location | None = Field(
         default=None,
-        description="An Avro schema (.avsc) that gives the columns. Without a registry it is also the one that "
-        "wrote every record.",
+        description="An Avro schema (.avsc) that defines the columns. Without a registry, it is also the "
+        "writer schema of every record.",
     )
     framing: Literal["confluent", "none", "single_object"] | None = Field(
         default=None,
-        description="What precedes the data: `confluent` (a zero byte and a schema id), `single_object` (Avro's "
-        "own marker and fingerprint) or `none`. Left out: `confluent` with a registry, else `none`.",
+        description="The prefix of the data: `confluent` (a zero byte and a schema ID), `single_object` (Avro's "
+        "marker and fingerprint) or `none`. Defaults to `confluent` with a registry, else `none`.",
     )
     writer_files: Annotated[tuple[Location, ...], Field(strict=False)] = Field(
-        default=(), description="For `framing: single_object`: older schemas that records may have been written with."
+        default=(), description="For `framing: single_object`: older writer schemas of the records."
     )
 
     @classmethod
@@ -133,13 +131,13 @@ class _AvroFormat(_Registered):
     def check_values(self, given: Given) -> None:
         """The framing and the source of the schemas go together."""
         if self.framing == "confluent" and self.registry is None:
-            message = "framing confluent carries the schema ids of a registry, and none is given"
+            message = "framing confluent carries schema ids of a registry, but no registry is given"
             given.report("framing", message, "add registry: {url: ...}", at_key=False)
         elif self.framing in ("none", "single_object") and self.registry is not None:
-            message = f"framing {self.framing} carries no schema id, so the registry means nothing"
+            message = f"framing {self.framing} carries no schema id, so the registry has no effect"
             given.report("framing", message, "remove registry or framing", at_key=False)
         if self.writer_files and self.framing != "single_object":
-            message = "writer_files are identified by their fingerprints, which only framing single_object has"
+            message = "writer_files are identified by fingerprint, which only framing single_object carries"
             given.report("writer_files", message, "write framing: single_object")
 
 
@@ -147,7 +145,7 @@ class _ProtobufFormat(_Registered):
     """What Protobuf has for values and keys."""
 
     descriptor_file: Location | None = Field(
-        default=None, description="A compiled descriptor set with its imports (`protoc --include_imports -o`)."
+        default=None, description="A compiled descriptor set including imports (`protoc --include_imports -o`)."
     )
     message: Text = Field(description="The full name of the message.", examples=["shop.Order"])
 
@@ -161,9 +159,9 @@ class _ProtobufFormat(_Registered):
 class _Key(Section):
     """What every key has."""
 
-    column: NewColumn = Field(default="key", description="The column that the key becomes.")
+    column: NewColumn = Field(default="key", description="The column for the key.")
     max_bytes: Size = Field(
-        default=TEN_MIB, description="The largest key that is decoded; a record with a larger one goes to quarantine."
+        default=TEN_MIB, description="The maximum key size; records with a larger key go to quarantine."
     )
 
 
@@ -223,7 +221,7 @@ class _Keyed(Section):
 
     key: KeyDecodeConfig | None = Field(
         default=None,
-        description="Decode the record's key too, into one column; `{}` takes it as text. Left out, the key is not a "
+        description="Also decode the record key into one column; `{}` reads it as text. If omitted, there is no key "
         "column.",
     )
 
@@ -234,13 +232,12 @@ class _Value(_Keyed):
     tombstones: Tombstones | None = Field(
         default=None,
         description="What to do with a record that has no value: `quarantine` it, `pass` it on as a row of nulls, "
-        "`drop` it, or `delete` the row of its key in the sinks that merge. Left out: `delete` where sinks merge, all "
-        "without `when_newer`, else `quarantine`.",
+        "`drop` it, or `delete` the row of its key in merging sinks. Defaults to `delete` if sinks merge and none has "
+        "`when_newer`, else `quarantine`.",
     )
     max_bytes: Size = Field(
         default=TEN_MIB,
-        description="The largest value that is decoded; a larger one goes to quarantine. A size such as `10 MiB`, or "
-        "bytes.",
+        description="The maximum value size; larger records go to quarantine. A size such as `10 MiB`, or bytes.",
     )
 
 
@@ -279,16 +276,16 @@ class ProtobufDecodeConfig(_Value, _ProtobufFormat):
 
 
 FormatConfig = JsonDecodeConfig | TextDecodeConfig | RawDecodeConfig | AvroDecodeConfig | ProtobufDecodeConfig
-"""How the records of one topic, or of all, are decoded."""
+"""How records of one topic or of all topics are decoded."""
 
 RegisteredConfig = (
     JsonDecodeConfig | AvroDecodeConfig | ProtobufDecodeConfig | JsonKeyConfig | AvroKeyConfig | ProtobufKeyConfig
 )
-"""What may take its columns from a registry."""
+"""Formats whose columns may come from a registry."""
 
 
 class ByTopicDecodeConfig(Section):
-    """Each topic by a decoder of its own. Needs `routes`."""
+    """A separate decoder for each topic. Needs `routes`."""
 
     kind: ClassVar[str] = "of each topic"
     """Its tag. It is not a key of the file: in pydantic's locations the two would look the same."""
@@ -316,7 +313,7 @@ RAW_COLUMNS = read_columns("key BINARY, value BINARY, headers ARRAY<STRUCT<key: 
 
 
 def decoded_columns(decode: FormatConfig) -> tuple[Column, ...] | None:
-    """The columns that leave the decoder, without the coordinates; None where a schema elsewhere decides."""
+    """The output columns of the decoder, without the coordinates; None if defined by an external schema."""
     columns: tuple[Column, ...] | None = None
     match decode:
         case RawDecodeConfig():
@@ -348,16 +345,16 @@ def check_columns(decode: FormatConfig, columns: Sequence[Column], given: Given)
         return
     names = [column.name.lower() for column in columns]
     if decode.key is not None and names.count(decode.key.column.lower()) > 1:
-        message = f'the schema has a column "{decode.key.column}" already'
-        given.report("key", message, "give the key's column another name: column: ...")
+        message = f'the schema already has a column "{decode.key.column}"'
+        given.report("key", message, "choose another name for the key column: column: ...")
     if not isinstance(decode, JsonDecodeConfig):
         return
     required = [column.name for column in columns if not column.nullable]
     if decode.tombstones == "pass" and required:
-        message = "a tombstone passes as a row of nulls, but some columns are NOT NULL"
+        message = "tombstones pass as rows of nulls, but some columns are NOT NULL"
         hint = "remove NOT NULL, or use tombstones: drop or quarantine"
         given.report("tombstones", message, hint, context=[f"NOT NULL: {', '.join(required)}"], at_key=False)
     if decode.extra_fields == "keep" and names.count(decode.extra_column.lower()) > 1:
-        message = f'the schema has a column "{decode.extra_column}" already'
+        message = f'the schema already has a column "{decode.extra_column}"'
         key = "extra_column" if "extra_column" in given else "extra_fields"
         given.report(key, message, "choose another extra_column", at_key=False)

@@ -38,13 +38,15 @@ def read_expression(text: str) -> tuple[Reference, ...]:
     if isinstance(tree, exp.Alias):
         raise ExpressionError(f'unexpected "{tree.alias}" at the end of the expression', _end_of(tree.this, text))
     if isinstance(tree, exp.Query | exp.Command | exp.DDL | exp.Star | exp.DML | exp.Drop):
-        raise ExpressionError("expected an expression over the columns", 0, "a whole query is written as - sql:")
+        raise ExpressionError("expected an expression over the columns", 0, "write a whole query as - sql:")
     for node in tree.walk():
         if isinstance(node, exp.Query):
-            raise ExpressionError("a query inside an expression", _offset(node), "a query is written as - sql:")
+            raise ExpressionError(
+                "subqueries are not possible in an expression", _offset(node), "write queries as - sql:"
+            )
         if isinstance(node, exp.AggFunc | exp.Window | exp.UDTF):
             what = node.sql_name() if isinstance(node, exp.Func) else "a window"
-            hint = "an expression sees one row at a time; what needs several is written as - sql:"
+            hint = "an expression sees one row at a time; for several rows, use - sql:"
             raise ExpressionError(f"{what} is not possible here", _offset(node), hint)
     return tuple(_references(tree))
 
@@ -55,7 +57,7 @@ class Aggregate:
 
     references: tuple[Reference, ...]
     numeric: tuple[Reference, ...]
-    """The columns that are summed or averaged as they are."""
+    """The columns that are summed or averaged directly."""
 
 
 def read_aggregate(text: str) -> Aggregate:
@@ -84,7 +86,7 @@ class Query:
     references: tuple[Reference, ...]
     """The columns of `input` that it uses; empty where only Spark knows."""
     outputs: tuple[str, ...] | None
-    """The names that leave it; `*` stands for all columns of `input`. None where only Spark knows."""
+    """The output names; `*` means all columns of `input`. None if only Spark knows."""
     tables: tuple[str, ...] = ()
     """The other tables that it reads."""
 
@@ -98,15 +100,15 @@ def read_query(text: str) -> Query:
     tables = [table for table in tree.find_all(exp.Table) if table.name.lower() not in defined]
     if not any(table.name.lower() == "input" and not table.db for table in tables):
         read = ", ".join(dict.fromkeys(table.sql(dialect="spark") for table in tables)) or "no table"
-        raise ExpressionError(f"the query reads {read}, not input", 0, "the rows of the batch are the table input")
+        raise ExpressionError(f"the query reads {read}, not input", 0, "the rows of the batch are in the table input")
     for argument, words in (("limit", "LIMIT"), ("offset", "OFFSET"), ("order", "ORDER BY")):
         found = tree.args.get(argument)
         if found is not None:
             at = re.search(words.replace(" ", r"\s+"), text, re.IGNORECASE)
             raise ExpressionError(
-                f"{words} over a stream holds for each batch alone",
+                f"{words} over a stream applies to each batch separately",
                 at.start() if at else 0,
-                "remove it: which rows meet in one batch is not defined",
+                "remove it: which rows share a batch is undefined",
             )
     others = tuple(dict.fromkeys(table.name for table in tables if not table.db and table.name.lower() != "input"))
     if isinstance(tree, exp.Select) and _reads_only_input(tree):
@@ -117,8 +119,8 @@ def read_query(text: str) -> Query:
 def place_for_coordinates(query: str) -> int | None:
     """Where the coordinates can join the select list: at its end, in a plain SELECT from `input` alone.
 
-    Grouping, DISTINCT, joins, set operations and `*` are left as they are: there a row has no coordinates of
-    its own, several, or has them already.
+    Grouping, DISTINCT, joins, set operations and `*` are not changed: there a row has no coordinates, several, or
+    already has them.
     """
     tree = sqlglot.parse_one(query, dialect="spark")
     plain = (
@@ -187,11 +189,11 @@ def _parse(text: str, what: str) -> exp.Expr:
         trees = [tree for tree in Spark().parse(text) if tree is not None]
     except TokenError:
         at = max(text.rfind(quote) for quote in "'\"`")
-        raise ExpressionError("a quote that is not closed", max(at, 0)) from None
+        raise ExpressionError("unclosed quote", max(at, 0)) from None
     except ParseError as error:
         raise _unreadable(text, error) from None
     except RecursionError:
-        raise ExpressionError(f"the {what} is nested too deeply") from None
+        raise ExpressionError(f"the {what} is nested too deep") from None
     if not trees:
         raise ExpressionError(f"the {what} is empty")
     if len(trees) > 1:

@@ -1,7 +1,7 @@
 """The kinds of field that the models are made of: names, paths, durations, sizes, secrets.
 
-Each refuses a wrong value with our own words, which say what is expected; the translation to a problem adds the place
-and what was given.
+Each rejects a wrong value with a message that says what is expected; the conversion to a problem adds the location and
+the given value.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def parse_duration(text: str) -> timedelta:
         raise ValueError("must be at most 36,500 days")
     duration = timedelta(seconds=number * unit)
     if not duration:
-        raise ValueError("must be longer than nothing")
+        raise ValueError("must be longer than zero")
     return duration
 
 
@@ -106,7 +106,7 @@ _PLAIN_BY_REFERENCE = frozenset(
     f"spark.{name}"
     for name in ("master", "driver.memory", "driver.extraClassPath", "driver.extraLibraryPath", "driver.cores")
 )
-"""What a JVM is started with: addresses, sizes and paths on its command line, also where a reference gave them."""
+"""JVM options: addresses, sizes and paths on its command line, even if they come from a reference."""
 _NOT_SECRET = re.compile(r"(url|uri|location|file|path|type|class|provider|mechanism|enabled|seconds|\.ms)$")
 
 
@@ -124,13 +124,13 @@ class SecretKind(Enum):
 
 
 class FromReference(str):
-    """Text that a reference gave: as a setting of a client or of Spark it is a secret, whatever its name."""
+    """Text from a reference: as a client or Spark setting it is a secret, whatever its name."""
 
     __slots__ = ()
 
 
 class RevealedSecret(str):
-    """A secret in the open, on its way to the client that needs it; whoever would show it knows it by its type."""
+    """A revealed secret on its way to the client; its type keeps it from being printed."""
 
     __slots__ = ()
 
@@ -146,9 +146,9 @@ class Section(BaseModel):
     )
 
     exactly_one: ClassVar[tuple[str, ...]] = ()
-    """Keys of which exactly one is needed."""
+    """Exactly one of these keys is required."""
     needs: ClassVar[Mapping[str, str]] = {}
-    """Keys, each with another one without which it means nothing."""
+    """Keys that require another key."""
 
     @classmethod
     def check_keys(cls, given: Given) -> None:
@@ -161,13 +161,13 @@ class Section(BaseModel):
                 given.report(key, f"{key} means nothing without {needed}", f"add {needed}")
 
     def check_values(self, given: Given) -> None:
-        """Report values that contradict each other. Each of them is valid by itself."""
+        """Report values that contradict each other. Each one is valid on its own."""
 
 
 def walk(kind: Any, data: Any, value: Any, path: Path = ()) -> Iterator[tuple[Path, Any, Any]]:
     """Each section of some data as (path, model, instance), and each secret as (path, SecretKind, None).
 
-    `kind` is the annotation that describes the data, and `value` what it was validated to: None where it was refused.
+    `kind` is the annotation that describes the data, and `value` the validated value: None if it was refused.
     """
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
@@ -231,7 +231,7 @@ BESIDE = frozenset({"name", "on_error"})
 
 
 class Step(Section):
-    """One step of `transforms`: its kind is its one key next to those of `BESIDE`."""
+    """One step of `transforms`: its kind is its only key besides those in `BESIDE`."""
 
     kind: ClassVar[str] = ""
 
@@ -351,7 +351,7 @@ def resolve_location(location: str, folder: FilePath) -> str:
 
 def _to_location(location: str, info: ValidationInfo) -> str:
     if not location.strip():
-        raise wrong("a path is expected, the text is empty")
+        raise wrong("expected a path, got empty text")
     folder = (info.context or {}).get("folder")
     return resolve_location(location, folder) if folder else location
 

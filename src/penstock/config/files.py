@@ -1,8 +1,8 @@
-"""Pipeline files as files: which ones a person means, and which others a definition is made of.
+"""Finding pipeline files, and the other files that a definition consists of.
 
-References in it, `${env:NAME}`, `${env:NAME:-default}` and `${file:path}`, become the values they stand for. A
-reference may be all of a value or a part of it. `$${` is a plain `${`. What a reference gives is never kept in a
-position or a message: those show the file's own text.
+References in it, `${env:NAME}`, `${env:NAME:-default}` and `${file:path}`, are replaced by their values. A reference
+may be a whole value or a part of it. `$${` is a literal `${`. The value of a reference never appears in a position or a
+message: those show the file's own text.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _CASES = tuple(f".test{ending}" for ending in _ENDINGS)
 
 
 def pipeline_files(paths: Iterable[FilePath]) -> list[FilePath]:
-    """The pipeline files that the paths stand for: a folder means every `*.yaml` and `*.yml` in it except case files.
+    """The pipeline files for the given paths: a folder means every `*.yaml` and `*.yml` in it except case files.
 
-    A file that is named twice, or is in a folder that is named too, is there once.
+    Duplicates are removed.
     """
     found: dict[FilePath, FilePath] = {}
     for path in paths:
@@ -38,13 +38,13 @@ def pipeline_files(paths: Iterable[FilePath]) -> list[FilePath]:
 
 
 def _is_pipeline(file: FilePath) -> bool:
-    # What begins with a dot is an editor's, of a file that is being written.
+    # Files starting with a dot are temporary files of editors.
     named = file.suffix in _ENDINGS and not file.name.endswith(_CASES) and not file.name.startswith(".")
     return named and file.is_file()
 
 
 def files_behind(config: PipelineConfig) -> frozenset[FilePath]:
-    """The files of a definition besides its code: its own, those it refers to, schemas, certificates."""
+    """The files of a definition other than code: the file itself, referenced files, schemas, certificates."""
     found = set(_files_in(config))
     if (own := config.file) is not None:
         found.add(own.absolute())
@@ -123,7 +123,7 @@ def fill_references(file: Document, folder: FilePath) -> None:
 
 
 def literal_part(text: str) -> str:
-    """What the file itself says: the text with every reference cut down to its default."""
+    """The text of the file with every reference reduced to its default."""
     return _REFERENCE.sub(lambda m: "" if m[1] is None else m[1].partition(":-")[2], text)
 
 
@@ -171,9 +171,9 @@ def _resolve(body: str, folder: FilePath) -> str:
     if kind == "env":
         name, has_default, default = rest.partition(":-")
         if not name:
-            raise _UnresolvedError("the reference names no variable", "write ${env:NAME}")
+            raise _UnresolvedError("the reference does not name a variable", "write ${env:NAME}")
         value = os.environ.get(name)
-        # As in a shell: `:-` also stands in for a variable that is set and empty.
+        # As in a shell: `:-` also applies to a variable that is set but empty.
         if has_default and not value:
             return default
         if value is None:
@@ -182,8 +182,8 @@ def _resolve(body: str, folder: FilePath) -> str:
     if kind == "file":
         return _file_text(rest, folder)
     raise _UnresolvedError(
-        f"the reference ${{{body}}} is of no known kind",
-        "write ${env:NAME}, ${env:NAME:-default} or ${file:path}; a plain ${ is written $${",
+        f"unknown reference ${{{body}}}",
+        "write ${env:NAME}, ${env:NAME:-default} or ${file:path}; write a literal ${ as $${",
     )
 
 
@@ -195,12 +195,12 @@ def _file_text(name: str, folder: FilePath) -> str:
     except FileNotFoundError:
         raise _UnresolvedError(f"the file {name} does not exist", "the path is relative to the pipeline file") from None
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise _UnresolvedError(f"reading the file {name}: {reason}") from None
     if len(text) > _MAX_FILE_BYTES:
         raise _UnresolvedError(f"the file {name} is larger than {_MAX_FILE_BYTES:,} bytes")
     if "\0" in text:
-        raise _UnresolvedError(f"the file {name} contains a zero byte, which no value may have")
+        raise _UnresolvedError(f"the file {name} contains a zero byte, which is not allowed in a value")
     return text.rstrip("\r\n")
 
 
@@ -230,10 +230,10 @@ def check_secret(file: Document, path: Path, kind: SecretKind) -> None:
             # A composed setting (JAAS) has harmless text around its references; a plain one has nothing else.
             exposed = assigned if path in file.filled and "=" in text else bare
     if exposed:
-        file.report(path, "a secret is written out in the file", hint="write it as ${env:NAME} or ${file:path}")
+        file.report(path, "the file contains a secret in plain text", hint="write it as ${env:NAME} or ${file:path}")
     elif kind is SecretKind.SETTING and path in file.filled and name.endswith("JavaOptions"):
-        message = "these options are on a command line, which everybody on the machine can read: not for a reference"
-        file.report(path, message, hint="write them out, and give a secret by a setting or a file that they name")
+        message = "these options are visible on the command line to every user of the machine: not for a reference"
+        file.report(path, message, hint="write them out, and pass secrets through a setting or a file")
 
 
 def _has_password(url: str) -> bool:

@@ -42,7 +42,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """One way: which records, how they are decoded, what happens to the rows, and to which sinks they go."""
+    """One flow: which records it reads, how they are decoded, the steps, and the sinks."""
 
     path: Path
     """Its path in the file: that of its route, or empty."""
@@ -73,7 +73,7 @@ class Flow:
 
 
 def flows(pipeline: PipelineConfig | Parts) -> tuple[Flow, ...]:
-    """Every way of the rows."""
+    """All flows of the pipeline."""
     if pipeline.sources:
         sides = tuple(
             Side(name, source.topics or (), source.decode, source.transforms)
@@ -102,7 +102,7 @@ def flows(pipeline: PipelineConfig | Parts) -> tuple[Flow, ...]:
 
 
 def only_topic(topics: Sequence[str] | None, source: KafkaSourceConfig | None) -> str | None:
-    """The one topic that a decoder is for, whose name gives the subject; None where there are several."""
+    """The only topic of a decoder, whose name gives the subject; None if there are several."""
     if topics is None and source is not None:
         topics = source.named_topics
     return topics[0] if topics is not None and len(topics) == 1 else None
@@ -135,13 +135,13 @@ def _otherwise(routes: Sequence[RouteConfig | None], route: RouteConfig) -> str 
 
 COORDINATES_TYPE = read_type("STRUCT<topic: STRING, partition: INT, offset: BIGINT, timestamp: TIMESTAMP>")
 Decoded = Mapping[Path, Sequence[Column] | None]
-"""What the decoder at each place of the file gives; None where only a registry knows."""
+"""The output of each decoder, by its path; None if only a registry knows."""
 
 
 def follow(decoded: Decoded, flow: Flow, file: Document) -> Scope:
-    """Go through the steps of a flow, report what is wrong, and return the columns at its end.
+    """Check the steps of a flow, report problems, and return its output columns.
 
-    A transform that is None was refused already: after it nothing is known.
+    A transform that is None was already refused: after it nothing is known.
     """
     _check_order(flow, file)
     if flow.sides:
@@ -186,32 +186,34 @@ def _check_order(flow: Flow, file: Document) -> None:
     for at, step in enumerate(flow.transforms):
         path: Path = (*flow.path, "transforms", at)
         if isinstance(step, DedupeConfig) and not remembers(step) and at < last:
-            message = "dedupe in each batch cannot come before a step that remembers rows from batch to batch"
+            message = "dedupe within a batch cannot come before a stateful step"
             file.report((*path, "dedupe"), message, hint="add within: ..., or move it after that step", at_key=True)
         if isinstance(step, JoinConfig) and (at > 0 or not flow.sides):
             message = "a join is the first step of a pipeline with sources"
-            hint = "write two sources: instead of source:, each with its decode and its watermark"
+            hint = "write two sources: instead of source:, each with its own decode and watermark"
             if flow.sides:
-                hint = "move the steps before it into the transforms of a source, or after it"
+                hint = "move the steps before it into the transforms of a source, or after the join"
             file.report((*path, "join"), message, hint=hint, at_key=True)
         if isinstance(step, WatermarkConfig) and last < 0 and None not in flow.transforms:
-            message = "no step remembers rows from batch to batch, so no step needs a watermark"
-            hint = "remove it, or add a window, dedupe within or stateful"
+            message = "the watermark is unused: no step is stateful"
+            hint = "remove it, or add a window, dedupe within or stateful step"
             file.report((*path, "watermark"), message, hint=hint, at_key=True)
     if flow.sides and not any(isinstance(step, JoinConfig | None) for step in flow.transforms):
         message = f"nothing joins the sources {' and '.join(side.name for side in flow.sides)}"
-        hint = "begin with - join: {left: ..., right: ..., on: ..., within: ...}"
+        hint = "start with - join: {left: ..., right: ..., on: ..., within: ...}"
         file.report(("transforms",), message, hint=hint, at_key=True)
     for side in flow.sides:
         for at, step in enumerate(side.transforms):
             if remembers(step) or isinstance(step, DedupeConfig):
-                message = f"{step.kind} is not possible in a source that is joined"
-                hint = "do it in a pipeline of its own that writes a topic, and join that one"
+                message = f"{step.kind} is not possible in a joined source"
+                hint = "use a separate pipeline that writes a topic, and join that topic"
                 file.report((*side.path, "transforms", at, step.kind), message, hint=hint, at_key=True)
     if flow.path and last >= 0:
         step = flow.transforms[last]
-        message = f"{step.kind if step else 'state'} is not possible in a route: the routes of a pipeline are one query"
-        file.report((*flow.path, "transforms", last), message, hint="give it a pipeline of its own", at_key=True)
+        message = (
+            f"{step.kind if step else 'state'} is not possible in a route: all routes of a pipeline share one query"
+        )
+        file.report((*flow.path, "transforms", last), message, hint="use a separate pipeline", at_key=True)
 
 
 Routes = Sequence[tuple[int, RouteConfig]]
@@ -224,13 +226,13 @@ def check_routes(parts: Parts) -> None:
         return
     if not parts.file.written("routes"):
         if isinstance(parts.decode, ByTopicDecodeConfig) and len(parts.decode.by_topic) > 1:
-            message = "the topics have decoders of their own, and no route says which sinks each goes to"
+            message = "topics have their own decoders, but no routes assign them to sinks"
             parts.file.report(
                 ("decode", "by_topic"), message, hint="add routes: [{topics: [...], sinks: [...]}]", at_key=True
             )
         return
     if parts.file.written("transforms"):
-        message = "with routes every route has its own transforms"
+        message = "with routes, each route has its own transforms"
         parts.file.report(("transforms",), message, hint="move them into the routes", at_key=True)
     for index, route in enumerate(parts.routes):
         if route is not None:
@@ -250,7 +252,7 @@ def _check_route(parts: Parts, route: RouteConfig, path: Path) -> None:
             message, context = f'topic "{topic}" is not read by this pipeline', [f"topics: {', '.join(topics)}"]
             parts.file.report(here, message, context=context, hint=did_you_mean(topic, topics))
         elif topic in (route.topics or ())[:index]:
-            parts.file.report(here, f'topic "{topic}" is here twice')
+            parts.file.report(here, f'duplicate topic "{topic}"')
     names = [sink.name for sink in parts.sinks if sink is not None]
     for index, name in enumerate(route.sinks):
         if name not in names and None not in parts.sinks:
@@ -262,8 +264,8 @@ def _check_route(parts: Parts, route: RouteConfig, path: Path) -> None:
         by_topic = parts.decode.by_topic
         decoders = {by_topic[topic] for topic in route.topics or by_topic if topic in by_topic}
         if len(decoders) > 1:
-            message = "a route has one set of columns, and these topics are decoded each in their own way"
-            parts.file.report(path, message, hint="give each of the topics a route of its own", at_key=True)
+            message = "a route has one set of columns, but these topics have different decoders"
+            parts.file.report(path, message, hint="give each of the topics its own route", at_key=True)
 
 
 def _check_sinks(parts: Parts, routes: Routes) -> None:
@@ -275,7 +277,7 @@ def _check_sinks(parts: Parts, routes: Routes) -> None:
             message = f'no route ends in the sink "{sink.name}"'
             parts.file.report(("sinks", index, "name"), message, hint="name it in a route's sinks, or remove it")
         elif len(taking) > 1:
-            message = f'the sink "{names[index]}" belongs to routes[{taking[0]}], and a sink has one set of columns'
+            message = f'the sink "{names[index]}" belongs to routes[{taking[0]}], but a sink has one set of columns'
             parts.file.report(("routes", taking[1], "sinks"), message, hint="give each route its own sink")
 
 
@@ -283,8 +285,10 @@ def _check_topics(parts: Parts, routes: Routes) -> None:
     for place, route in routes:
         shared = next((i for i, other in routes if i < place and _overlap(route, other)), None)
         if shared is not None:
-            message = f"routes[{shared}] reads some of these topics, and not the same ones"
-            parts.file.report(("routes", place), message, hint="two routes share all their topics or none", at_key=True)
+            message = f"routes[{shared}] reads some of these topics, but not all"
+            parts.file.report(
+                ("routes", place), message, hint="two routes must share all of their topics or none", at_key=True
+            )
     if any(route.topics is None for _, route in routes):
         return
     topics = (parts.source.named_topics if parts.source is not None else None) or ()
@@ -293,7 +297,7 @@ def _check_topics(parts: Parts, routes: Routes) -> None:
     for topic in topics:
         if topic not in taken | meant:
             parts.file.report(
-                ("routes",), f'no route takes topic "{topic}"', hint="add one, or do not read it", at_key=True
+                ("routes",), f'no route takes topic "{topic}"', hint="add one, or stop reading the topic", at_key=True
             )
 
 
@@ -302,12 +306,12 @@ def _check_otherwise(parts: Parts, routes: Routes) -> None:
         if not route.otherwise:
             continue
         if route.where is not None:
-            message = "otherwise takes what no where takes, so it has none of its own"
+            message = "otherwise takes the rows that match no where, so it has no where itself"
             parts.file.report(("routes", place, "where"), message, hint="remove where or otherwise", at_key=True)
             continue
         others = [other for _, other in routes if other is not route and same_topics(other, route)]
         if all(other.where is None for other in others):
-            message = "otherwise takes what no where takes, and no other route of these topics has one"
+            message = "otherwise takes the rows that match no where, but no other route of these topics has one"
             parts.file.report(("routes", place, "otherwise"), message, hint="remove otherwise", at_key=True)
 
 

@@ -32,7 +32,7 @@ def load(path: FilePath) -> PipelineConfig:
         return _load(path)
     except RecursionError:
         # The parsers of values (SQL, types, regular expressions, JSON) have no other bound on nesting.
-        message = "an expression, a type or a pattern in the file is nested too deep to be read"
+        message = "an expression, a type or a pattern in the file is nested too deep"
         raise InvalidDefinition([Problem(str(path), 1, 1, "", message)]) from None
 
 
@@ -51,7 +51,7 @@ def _load(path: FilePath) -> PipelineConfig:
 
 
 def _read_all_columns(parts: Parts) -> None:
-    """Find the decoded columns, of each source or topic where it has its own decoder."""
+    """Find the decoded columns, per source or topic if it has its own decoder."""
     read = {path: _read_columns(parts, decode, path) for decode, path in decoders(parts)}
     if parts.sources:
         for name, source in parts.sources.items():
@@ -117,6 +117,6 @@ def _schema_file_text(parts: Parts, file: FilePath, path: Path, *, binary: bool 
     except FileNotFoundError:
         parts.file.report(path, "the schema file does not exist", hint="the path is relative to the pipeline file")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         parts.file.report(path, f"reading the schema file: {reason}")
     return None

@@ -24,13 +24,13 @@ from penstock.config.sinks import PostgresSinkConfig
 
 Kind = Literal["name", "folder", "quarantine", "database", "group", "port", "setting"]
 _HINTS: dict[Kind, str] = {
-    "name": "give each pipeline a name of its own: it is part of every commit's identity",
-    "folder": "give each a folder of its own: they delete and list files in theirs",
-    "quarantine": "give each a folder of its own: they delete and list files in theirs",
-    "database": "give each a table of its own, or run them apart",
-    "group": "name another one in source.group, or write source.group: false",
-    "port": "give each another metrics.port, or 0 for a free one",
-    "setting": "one Spark application runs them all: write the same value, or only one of them, or run them apart",
+    "name": "give each pipeline a unique name: it is part of every commit's identity",
+    "folder": "give each its own folder: pipelines list and delete files in theirs",
+    "quarantine": "give each its own folder: pipelines list and delete files in theirs",
+    "database": "give each its own table, or run them separately",
+    "group": "set another one in source.group, or source.group: false",
+    "port": "give each a different metrics.port, or 0 for a free one",
+    "setting": "one Spark application runs them all: use the same value, set it only once, or run them separately",
 }
 
 
@@ -103,10 +103,10 @@ def _message(later: _Claim, earlier: _Claim, name: str) -> str | None:
         return None
     if later.kind == "setting":
         same = later.what != earlier.what or later.key == earlier.key
-        return None if same else f"{later.what} is another one than that of {name}"
+        return None if same else f"{later.what} differs from that of {name}"
     # Two pipelines of one name have one group by that name: reported once.
     by_name = later.kind == "group" and later.path == earlier.path == ("name",)
-    return f"{later.what} is also that of {name}" if later.key == earlier.key and not by_name else None
+    return f"{later.what} is also used by {name}" if later.key == earlier.key and not by_name else None
 
 
 def _claims(config: PipelineConfig) -> Iterator[_Claim]:

@@ -1,6 +1,4 @@
-"""How a pipeline runs: the size of its batches, where it shows its figures, what it does between batches, and the
-cluster.
-"""
+"""How a pipeline runs: batch size, metrics, work between batches, and the cluster."""
 
 from __future__ import annotations
 
@@ -41,19 +39,19 @@ class FlowConfig(Section):
     """The aim and the bounds of flow control, which sets how many offsets the next batch takes."""
 
     target_batch: Duration = Field(
-        default=timedelta(seconds=20), description="How long a batch should take while there is a backlog."
+        default=timedelta(seconds=20), description="The target duration of a batch while there is a backlog."
     )
     max_batch: Duration = Field(
-        default=timedelta(minutes=2), description="The longest that a batch may take, as far as it can be foreseen."
+        default=timedelta(minutes=2), description="The maximum duration of a batch, as far as it can be predicted."
     )
-    min_offsets: Count = Field(default=1000, description="Flow control never goes below this many offsets.")
+    min_offsets: Count = Field(default=1000, description="The minimum number of offsets per batch.")
     max_offsets: Count | None = Field(
-        default=None, description="The most offsets of any batch. Left out, there is no such bound."
+        default=None, description="The maximum number of offsets per batch. Unlimited if omitted."
     )
     memory: Memory = Field(
         default=None,
-        description="The most bytes of messages in one batch, such as `2 GiB`. `auto` goes by how full the memory of "
-        "the machines is.",
+        description="The maximum bytes of messages per batch, such as `2 GiB`. `auto` depends on the memory use of "
+        "the machines.",
     )
 
     def check_values(self, given: Given) -> None:
@@ -72,21 +70,22 @@ class OtelConfig(Section):
 
     endpoint: Annotated[Text, SecretKind.URL] | None = Field(
         default=None,
-        description="Where the collector takes metrics, such as `http://localhost:4318/v1/metrics`. Left out, what "
-        "OpenTelemetry's own environment variables say.",
+        description="The URL of the collector, such as `http://localhost:4318/v1/metrics`. Defaults to "
+        "OpenTelemetry's environment variables.",
     )
-    every: Duration = Field(default=timedelta(seconds=15), description="How often they are pushed.")
+    every: Duration = Field(default=timedelta(seconds=15), description="The push interval.")
 
 
 class MetricsConfig(Section):
     """The figures of the running pipeline, for Prometheus and OpenTelemetry."""
 
-    host: Text = Field(default="127.0.0.1", description="The address that Prometheus finds the figures at.")
+    host: Text = Field(default="127.0.0.1", description="The address that Prometheus scrapes.")
     port: Annotated[int, Field(ge=0, le=65535)] | None = Field(
         default=None,
-        description="The port of that address; 0 takes a free one, and the run says which. Left out, nothing listens.",
+        description="The port to listen on; 0 picks a free one, which the run prints. If omitted, there is no "
+        "listener.",
     )
-    otel: OtelConfig | None = Field(default=None, description="Push them by OpenTelemetry as well.")
+    otel: OtelConfig | None = Field(default=None, description="Also push the metrics by OpenTelemetry.")
 
 
 _EVERY = re.compile(r"\s*every\s+(.+)", re.IGNORECASE)
@@ -95,23 +94,21 @@ _EVERY = re.compile(r"\s*every\s+(.+)", re.IGNORECASE)
 class CheckpointBackupConfig(Section):
     """A copy of the checkpoint on a schedule, while the pipeline runs."""
 
-    every: Duration = Field(description="How often a copy is made.")
-    keep: Count = Field(default=10, description="How many copies are kept; the oldest go.")
-    to: Location | None = Field(
-        default=None, description="Where the copies go. Left out, the folder `<checkpoint>-backups`."
-    )
+    every: Duration = Field(description="The interval between copies.")
+    keep: Count = Field(default=10, description="The number of copies to keep; older ones are deleted.")
+    to: Location | None = Field(default=None, description="The target folder. Defaults to `<checkpoint>-backups`.")
 
 
 class MaintenanceConfig(Section):
     """Compaction and clean-up of the pipeline's own tables, between batches of the running pipeline."""
 
-    every: Duration = Field(description="How often the tables are maintained.")
+    every: Duration = Field(description="The maintenance interval.")
     within: Duration = Field(
-        default=timedelta(minutes=1), description="The time after which the next batch waits no longer for it."
+        default=timedelta(minutes=1), description="The maximum time that the next batch waits for maintenance."
     )
     keep: Duration = Field(
         default=timedelta(days=7),
-        description="How long files that no version of a table names any more, and old versions, stay for readers.",
+        description="How long old versions, and files that no version references, are kept for readers.",
     )
 
 
@@ -121,7 +118,7 @@ def _spelled_out(value: Any) -> Any:
         return value
     found = _EVERY.fullmatch(value)
     if found is None:
-        raise wrong("expected `every` and a duration, such as every 6 hours, or the keys every, keep and to")
+        raise wrong("expected `every` and a duration, such as every 6 hours, or a mapping with every, keep and to")
     return {"every": found[1]}
 
 
@@ -130,13 +127,13 @@ CheckpointBackup = Annotated[CheckpointBackupConfig, BeforeValidator(_spelled_ou
 
 def _check_folder(location: str) -> str:
     if is_uri(location):
-        raise wrong("a folder of the cluster's machines is expected", "what an address names is shared as it is")
+        raise wrong("expected a local folder of the cluster's machines", "remote URLs are shared anyway")
     return location
 
 
 def _check_file(location: str) -> str:
     if is_uri(location):
-        raise wrong("a file below the folder of the pipeline file is expected")
+        raise wrong("expected a file below the folder of the pipeline file")
     return location
 
 
@@ -146,40 +143,41 @@ class ClusterConfig(Section):
     shared_paths: Annotated[tuple[Annotated[Location, AfterValidator(_check_folder)], ...], Field(strict=False)] = (
         Field(
             default=(),
-            description="Folders that every machine of the cluster sees under the same path, such as a network file "
-            "system. Tables, files and the checkpoint may lie in them; any other local path is refused on a cluster.",
+            description="Folders that every machine of the cluster mounts at the same path, such as a network file "
+            "system. Tables, files and the checkpoint may be stored there; any other local path is refused on a "
+            "cluster.",
             examples=[["/mnt/lake"]],
         )
     )
     environment: Literal["pack", "installed"] | None = Field(
         default=None,
-        description="Where executors have their Python packages from: `pack` sends those of this environment along, "
-        "packed once for each version of it; `installed` finds them there, as in an image. Left out, those of this "
-        "machine where the cluster is on it, `installed` on Kubernetes and inside spark-submit, else `pack`.",
+        description="How executors get their Python packages: `pack` ships the current environment, packed once per "
+        "version; `installed` expects them on the executors, as in an image. Defaults to the local environment if "
+        "the cluster runs on this machine, `installed` on Kubernetes and inside spark-submit, else `pack`.",
     )
     python: Text | None = Field(
         default=None,
-        description="The Python of the executors; left out, `python3.` and the version that runs Penstock, by which "
-        "packages are packed.",
+        description="The Python of the executors; defaults to the `python3.` version that runs Penstock, which "
+        "packages are packed for.",
         examples=["/usr/bin/python3.11"],
     )
     packages: Annotated[tuple[Text, ...], Field(strict=False)] = Field(
         default=(),
-        description="Packages to pack besides those of Penstock and those that the pipeline's own Python imports.",
+        description="Packages to pack in addition to those that Penstock and the pipeline's own Python code import.",
         examples=[["geopy"]],
     )
     extra_files: Annotated[tuple[Annotated[Location, AfterValidator(_check_file)], ...], Field(strict=False)] = Field(
         default=(),
-        description="Files below the folder of the pipeline file that its own Python reads, or imports by a name made "
-        "at run time. They are sent along with the modules that it imports; nothing else in the folder is. A file that "
-        "`${file:...}` names contains a secret, and is refused.",
+        description="Files below the folder of the pipeline file that its own Python code reads, or imports "
+        "dynamically. They are shipped with the modules that it imports; nothing else in the folder is. A file named "
+        "by `${file:...}` contains a secret and is refused.",
         examples=[["rates.csv"]],
     )
 
 
 # The settings of `spark:`, split into those of the Spark application and those of a session.
 #
-# Pipelines that share an application have each a session of their own, and so each its own `spark.sql.*`. What belongs
+# Pipelines that share an application have separate sessions, and so separate `spark.sql.*` settings. What belongs
 # to the application is set once for all of them.
 
 _OF_A_SESSION = ("spark.sql.", "spark.databricks.")

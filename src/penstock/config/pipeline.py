@@ -29,23 +29,23 @@ class NamedSourceConfig(KafkaSourceConfig):
     exactly_one: ClassVar[tuple[str, ...]] = ()
     needs: ClassVar[Mapping[str, str]] = {}
 
-    decode: FormatConfig = Field(discriminator="format", description="How bytes become columns.")
+    decode: FormatConfig = Field(discriminator="format", description="How bytes are decoded into columns.")
     transforms: Annotated[tuple[TransformConfig, ...], Field(strict=False)] = Field(
-        default=(), description="What happens to the rows before they are joined; the last is the watermark."
+        default=(), description="Steps that run before the join; the last one is the watermark."
     )
 
     def check_values(self, given: Given) -> None:
         """The topics are given by name."""
         check_client_options(self.options, CONSUMER, given)
         if self.topics is None:
-            given.report((), "a source that is joined needs its topics by name", "write topics: [...]")
+            given.report((), "a joined source needs its topics listed by name", "write topics: [...]")
 
 
 Sources = Mapping[str, NamedSourceConfig]
 
 
 def whole(sources: Mapping[str, NamedSourceConfig | None]) -> Sources | None:
-    """The sources, where there are some and none of them was refused."""
+    """The sources, if there are any and none was refused."""
     found = {name: source for name, source in sources.items() if source is not None}
     return found if found and len(found) == len(sources) else None
 
@@ -74,7 +74,7 @@ class QuarantineConfig(Section):
     table: Location | None = Field(default=None, description="The folder of a Delta table.")
     topic: Topic | None = Field(default=None, description="A Kafka topic on the brokers of the source.")
     max_redrives: Count = Field(
-        default=3, description="How often a record may fail again in a redrive before it is parked."
+        default=3, description="How many times a record may fail in a redrive before it is parked."
     )
 
     @classmethod
@@ -85,45 +85,46 @@ class QuarantineConfig(Section):
 
 
 class RouteConfig(Section):
-    """One way of the rows: some topics, or some rows of them, through their own steps to their own sinks."""
+    """A route: some topics, or some of their rows, through their own steps to their own sinks."""
 
     topics: Annotated[tuple[Topic, ...], Field(strict=False, min_length=1)] | None = Field(
-        default=None, description="The topics whose records take this route. Left out, all of them."
+        default=None, description="The topics of this route. Defaults to all topics."
     )
     where: Text | None = Field(
         default=None,
-        description="A Spark SQL condition over the decoded columns: the rows that take this route. A row takes every "
-        "route whose condition holds; one that no route takes ends here.",
+        description="A Spark SQL condition over the decoded columns that selects the rows of this route. A row takes "
+        "every route whose condition is true; a row that matches no route is dropped.",
     )
     otherwise: bool = Field(
-        default=False, description="Take the rows that no other route of the same topics takes by its `where`."
+        default=False, description="Take the rows that match no `where` of the other routes of the same topics."
     )
     transforms: Annotated[tuple[TransformConfig, ...], Field(strict=False)] = Field(
-        default=(), description="What happens to the rows on this route, in this order."
+        default=(), description="The steps of this route, in this order."
     )
-    sinks: Names = Field(description="The names of the sinks that the route ends in. A sink belongs to one route.")
+    sinks: Names = Field(description="The names of the sinks of this route. A sink belongs to one route.")
 
 
 class TriggerConfig(Section):
     """When batches start."""
 
     every: Duration | None = Field(
-        default=None, description="Start a batch this often. Left out, one starts when the one before has ended."
+        default=None,
+        description="Start a batch at this interval. If omitted, a batch starts when the previous one ends.",
     )
     available_now: bool = Field(
-        default=False, description="Read what is there, in as many batches as it takes, and stop."
+        default=False, description="Read all available records, in as many batches as needed, then stop."
     )
 
     @classmethod
     def check_keys(cls, given: Given) -> None:
         """A pipeline either keeps running or stops."""
         if given["available_now"] is True and "every" in given:
-            hint = "every keeps running; available_now reads what is there and stops"
-            given.report("every", "every and available_now exclude each other", hint)
+            hint = "every keeps running; available_now reads the available records and stops"
+            given.report("every", "every and available_now cannot be combined", hint)
 
 
 def _from_sources() -> Any:
-    """Filled from `sources` when the file is loaded; where there are none either, that is reported."""
+    """Filled from `sources` when the file is loaded; if both are missing, that is reported."""
     return None
 
 
@@ -147,34 +148,34 @@ class PipelineConfig(Section):
     )
     lane: Literal["direct", "frame"] | None = Field(
         default=None,
-        description="Force a lane: `direct` carries the rows through Arrow alone, `frame` through Spark. Left "
-        "out, the fastest that fits is taken, and `penstock plan` says which.",
+        description="Force a lane: `direct` processes rows in Arrow only, `frame` in Spark. Defaults to the "
+        "fastest supported lane, which `penstock plan` shows.",
     )
-    source: KafkaSourceConfig = Field(default_factory=_from_sources, description="Where records come from.")
-    decode: DecodeConfig = Field(default_factory=_from_sources, description="How bytes become columns.")
+    source: KafkaSourceConfig = Field(default_factory=_from_sources, description="The source of the records.")
+    decode: DecodeConfig = Field(default_factory=_from_sources, description="How bytes are decoded into columns.")
     sources: dict[Name, NamedSourceConfig] = Field(
         default_factory=dict,
-        description="Two sources to be joined, by name, instead of `source` and `decode`: on the same brokers, each "
-        "with its own `decode` and `transforms`.",
+        description="Two named sources to join, instead of `source` and `decode`: on the same brokers, each with "
+        "its own `decode` and `transforms`.",
     )
     tables: dict[Name, LookupConfig] = Field(
-        default_factory=dict, description="Tables to join rows with, by the names that steps know them by."
+        default_factory=dict, description="Tables to join rows with, by the name that steps use."
     )
     quarantine: QuarantineConfig | None = Field(
-        default=None, description="Where bad records go. Left out, a bad record stops the pipeline."
+        default=None, description="Where bad records go. Without it, a bad record stops the pipeline."
     )
     transforms: Annotated[tuple[TransformConfig, ...], Field(strict=False)] = Field(
-        default=(), description="What happens to the rows, in this order."
+        default=(), description="The steps to apply to the rows, in this order."
     )
     routes: Annotated[tuple[RouteConfig, ...], Field(strict=False, min_length=1)] = Field(
         default=(),
-        description="Several ways through one pipeline, instead of `transforms`: each with its own topics or rows, "
-        "steps and sinks, in one query with one checkpoint.",
+        description="Several routes through one pipeline, instead of `transforms`: each with its own topics or "
+        "rows, steps and sinks, in one query with one checkpoint.",
     )
     sinks: Annotated[tuple[SinkConfig, ...], Field(strict=False, min_length=1)] = Field(
-        description="Where the rows go; without `routes` each sink gets all of them."
+        description="The sinks; without `routes`, each sink gets all rows."
     )
-    checkpoint: Location = Field(description="The folder in which Spark keeps the progress. One for each pipeline.")
+    checkpoint: Location = Field(description="The folder where Spark stores the progress. Each pipeline needs its own.")
     checkpoint_backup: CheckpointBackup | None = Field(
         default=None,
         description="Copy the checkpoint on a schedule while the pipeline runs: `every 6 hours`, or `{every: 6 hours, "
@@ -185,48 +186,50 @@ class PipelineConfig(Section):
     )
     storage: StorageConfig | None = Field(
         default=None,
-        description="How object stores are reached. Left out, as the environment says (`AWS_ENDPOINT_URL`, "
-        "`AWS_ACCESS_KEY_ID`, ...), or by the role of the machine.",
+        description="How to connect to object stores. Defaults to the environment (`AWS_ENDPOINT_URL`, "
+        "`AWS_ACCESS_KEY_ID`, ...), then the role of the machine.",
     )
     trigger: TriggerConfig = Field(default=TriggerConfig(), description="When batches start.")
     flow: FlowConfig = Field(
         default=FlowConfig(),
-        description="How flow control sets the size of the batches, where `source.max_offsets` gives no fixed cap.",
+        description="How flow control sets the batch size, unless `source.max_offsets` sets a fixed cap.",
     )
     metrics: MetricsConfig | None = Field(
-        default=None, description="Where the running pipeline publishes its metrics, for Prometheus and OpenTelemetry."
+        default=None, description="How a running pipeline exports metrics to Prometheus and OpenTelemetry."
     )
-    alerts: AlertsConfig | None = Field(default=None, description="When the running pipeline sends alerts, and where.")
+    alerts: AlertsConfig | None = Field(default=None, description="When a running pipeline sends alerts, and where.")
     spark: Settings = Field(default_factory=dict, description="Settings passed to Spark; each starts with `spark.`.")
     cluster: ClusterConfig | None = Field(
         default=None,
-        description="What the machines of a cluster share and have, for a `spark.master` that is not local.",
+        description="What the machines of a cluster share and provide, for a `spark.master` that is not local.",
     )
 
     _positions: Positions | None = PrivateAttr(None)
 
     @classmethod
     def check_keys(cls, given: Given) -> None:
-        """The parts are there that belong together, and none that exclude each other."""
+        """Check that required parts are present and that no parts exclude each other."""
         if "sources" in given:
             for part in ("source", "decode", "routes"):
-                reason = "each of the sources has its own" if part == "decode" else "sources takes its place"
-                given.refuse((part,), f"and sources exclude each other: {reason}", f"remove {part}")
+                reason = "each source has its own" if part == "decode" else "sources takes its place"
+                given.refuse((part,), f"and sources cannot be combined: {reason}", f"remove {part}")
         else:
             for part in ("source", "decode"):
                 if part not in given:
-                    given.report(part, "this key is required and missing", at_key=False)
+                    given.report(part, "this key is required", at_key=False)
             source = given.section("source")
             gaps = source is not None and source["on_data_loss"] == "record"
             if gaps and not given.document.written("quarantine", "table"):
-                message = "record writes the gaps to a table next to the quarantine table, and there is none"
+                message = (
+                    "record writes the gaps to a table next to the quarantine table, but there is no quarantine table"
+                )
                 given.report(("source", "on_data_loss"), message, "add quarantine: {table: ...}", at_key=False)
         sources = given["sources"]
         named = [("source",), *(("sources", name) for name in (sources if isinstance(sources, dict) else ()))]
         fixed = next((path for path in named if given.document.written(*path, "max_offsets")), None)
         if "flow" in given and fixed is not None:
-            hint = "leave one of them out; flow.max_offsets bounds what flow control finds"
-            given.report("flow", f"there is a fixed cap: {'.'.join(fixed)}.max_offsets", hint)
+            hint = "remove one of them; flow.max_offsets limits flow control"
+            given.report("flow", f"a fixed cap is set: {'.'.join(fixed)}.max_offsets", hint)
         spark = given["spark"]
         for name in spark if isinstance(spark, dict) else ():
             if not name.startswith("spark."):
@@ -257,7 +260,7 @@ class PipelineConfig(Section):
         return FilePath(self._positions.file) if self._positions else None
 
     def on_master(self, master: str | None) -> PipelineConfig:
-        """This pipeline with its executors elsewhere than the file says, where a master is given."""
+        """This pipeline on the given master instead of the one in the file."""
         if master is None:
             return self
         return self.with_spark({"spark.master": master})
@@ -275,10 +278,9 @@ class PipelineConfig(Section):
 
 @dataclass(slots=True)
 class Parts:
-    """A pipeline file while it is checked: the parts that other parts are checked against.
+    """A pipeline file during the checks: the parts that other parts are checked against.
 
-    A refused part is None and is left out of those checks, so that one mistake is reported once and the others are
-    still found.
+    A refused part is None and skipped in those checks, so that each mistake is reported once.
     """
 
     file: Document
@@ -292,4 +294,4 @@ class Parts:
     sinks: tuple[SinkConfig | None, ...] = ()
     checkpoint: str | None = None
     columns: dict[Path, tuple[Column, ...] | None] = field(default_factory=dict)
-    """What the decoder at each path gives; None where it cannot be known or was refused."""
+    """The output of the decoder at each path; None if unknown or refused."""

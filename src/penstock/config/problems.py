@@ -1,4 +1,4 @@
-"""What is wrong with a pipeline file: problems with their place in it, and the error that carries them all."""
+"""Problems of a pipeline file with their locations, and the error that contains them all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from penstock.errors import DefinitionError
 
 Path = tuple[str | int, ...]
-"""Where a value is inside the file: `("sinks", 0, "keys")`."""
+"""The path of a value inside the file: `("sinks", 0, "keys")`."""
 
 
 def path_text(path: Path) -> str:
@@ -53,7 +53,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """Where a scalar or a collection starts, and the text of a scalar as the file has it."""
+    """Where a scalar or collection starts, and the original text of a scalar."""
 
     line: int
     column: int
@@ -102,7 +102,7 @@ class Positions:
         if path in self.values:
             spot = self.keys.get(path, self.values[path]) if at_key else self.values[path]
             return spot.at(offset) if offset is not None else (spot.line, spot.column)
-        # What is missing is reported where it should have been: at the key of its section.
+        # Missing keys are reported at the key of their section.
         for end in range(len(path) - 1, 0, -1):
             found = self.keys.get(path[:end]) or self.values.get(path[:end])
             if found:
@@ -111,7 +111,7 @@ class Positions:
 
 
 class TextError(ValueError):
-    """A text with a grammar of its own that is wrong, with the offset at which it is."""
+    """A syntax error in embedded text, with its offset."""
 
     def __init__(self, message: str, offset: int = 0, hint: str | None = None) -> None:
         super().__init__(message)

@@ -14,7 +14,7 @@ from penstock.config.yaml_source import Document
 Types = dict[str, ColumnType | None]
 TIMESTAMP = ColumnType("TIMESTAMP")
 _FUNCTIONS_WITHOUT_PARENTHESES = {"user"}
-_OWN_PIPELINE = "write the result to a topic, and read that in a pipeline of its own"
+_OWN_PIPELINE = "write the result to a topic, and read that topic in a separate pipeline"
 
 
 def step_at(path: Path) -> str:
@@ -28,13 +28,13 @@ class Scope:
 
     file: Document
     types: Types | None = None
-    """None once the names cannot be known without Spark; a type is None where it alone is not known."""
+    """None if the names are only known to Spark; a type is None if only the type is unknown."""
     decoded: bool = True
     """Whether the columns are still those of the decoder."""
     gone: dict[str, str] = field(default_factory=dict)
-    """Columns that an earlier step took away, and how."""
+    """Columns that an earlier step removed, and how."""
     watermark: str | None = None
-    """The column of the event time, where there is a watermark."""
+    """The event-time column, if there is a watermark."""
     closed: str | None = None
     """The step that ended the event time."""
     needs_quarantine: list[Path] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Scope:
         return tuple(name for name in self.types or () if name != COORDINATES)
 
     def type_of(self, name: str) -> ColumnType | None:
-        """The type of a column, where it is known."""
+        """The type of a column, if known."""
         return (self.types or {}).get(name)
 
     def give(self, columns: Iterable[tuple[str, ColumnType | None]]) -> None:
@@ -55,7 +55,7 @@ class Scope:
     def give_own(self, columns: Iterable[tuple[str, ColumnType | None]] | None, path: Path) -> None:
         """Let the columns be those that the step at a path makes itself; the coordinates of a record stay with them."""
         coordinates = self.type_of(COORDINATES)
-        self.gone = dict.fromkeys(self.types or (), f"not given by {step_at(path)}")
+        self.gone = dict.fromkeys(self.types or (), f"not in the output of {step_at(path)}")
         self.types = {**dict(columns), COORDINATES: coordinates} if columns is not None else None
 
     def give_declared(self, text: str | None, path: Path) -> None:
@@ -79,7 +79,8 @@ class Scope:
         return Scope(self.file, left, False, self.gone | {name: reason for name in self.types if name not in left})
 
     def has(self, path: Path, name: str, *, at_key: bool = False, coordinates: str | None = None) -> bool:
-        """Whether a column is there, as far as is known; reported if not. `coordinates` says why theirs will not do."""
+        """Whether a column exists, as far as known; reported if not. `coordinates` is the reason why the coordinates
+        cannot be used."""
         if coordinates is not None and name == COORDINATES:
             message = f'"{COORDINATES}" carries the coordinates and {coordinates}'
             self.file.report(path, message, at_key=at_key)
@@ -127,32 +128,34 @@ class Scope:
             found, at = inner[part.lower()], f"{at}.{part}"
 
     def check_columns(self, names: Sequence[str], path: Path) -> None:
-        """Report the names that are not columns or are there twice."""
+        """Report names that are not columns or are duplicated."""
         for index, name in enumerate(names):
             if name in names[:index]:
-                self.file.report((*path, index), f'column "{name}" is here twice')
+                self.file.report((*path, index), f'duplicate column "{name}"')
             elif name == COORDINATES:
-                self.file.report((*path, index), f'"{COORDINATES}" differs for every record and cannot be used here')
+                self.file.report(
+                    (*path, index), f'"{COORDINATES}" is different for every record and cannot be used here'
+                )
             else:
                 self.has((*path, index), name)
 
     def check_new(self, name: str, path: Path, *, replaces: bool = False, without: Iterable[str] = ()) -> None:
         """Report a name that a new column cannot have."""
         if name == COORDINATES:
-            message = f'"{COORDINATES}" is the column of the coordinates; choose another name'
+            message = f'"{COORDINATES}" is reserved for the coordinates; choose another name'
             self.file.report(path, message, at_key=replaces)
             return
         for other in self.types or ():
             if other.lower() == name.lower() and not (replaces and other == name) and other not in without:
-                case = "" if other == name else "; case makes no difference in a table"
-                self.file.report(path, f'the column "{other}" is there already{case}', at_key=replaces)
+                case = "" if other == name else "; table columns are case-insensitive"
+                self.file.report(path, f'column "{other}" already exists{case}', at_key=replaces)
 
     def check_quarantined(self, setting: Path, at: Path | None = None) -> None:
         """A setting sends records to the quarantine: they are found again by their coordinates."""
         self.needs_quarantine.append(setting)
         if self.types is not None and COORDINATES not in self.types:
-            message = f'a record is quarantined by its coordinates, and the column "{COORDINATES}" is gone'
-            self.file.report(at or setting, message, hint=f"select {COORDINATES} in the step before", at_key=True)
+            message = f'a record is quarantined by its coordinates, but the column "{COORDINATES}" is gone'
+            self.file.report(at or setting, message, hint=f"select {COORDINATES} in the previous step", at_key=True)
 
     def check_event_time(self, path: Path, what: str, why: str) -> None:
         """Report a step that needs a watermark and has none."""
@@ -169,10 +172,10 @@ class Scope:
     def check_watermark(self, column: str, path: Path) -> None:
         """Report a second watermark, and one that is not a TIMESTAMP."""
         if self.closed is not None:
-            message = f"after {self.closed} there is no event time any more"
+            message = f"there is no event time after {self.closed}"
             self.file.report(path, message, hint=_OWN_PIPELINE, at_key=True)
         elif self.watermark:
-            self.file.report(path, "there is a watermark already", hint="keep one of them", at_key=True)
+            self.file.report(path, "there is already a watermark", hint="keep one of them", at_key=True)
         here = (*path, "column")
         kind = self.type_of(column)
         if self.has(here, column) and kind is not None and kind != TIMESTAMP:
@@ -181,7 +184,7 @@ class Scope:
         self.watermark = column
 
     def _report_missing(self, path: Path, name: str, *, offset: int | None = None, at_key: bool = False) -> None:
-        place = "in the decoded schema" if self.decoded else "there at this step"
+        place = "in the decoded schema" if self.decoded else "available at this step"
         label = "decoded columns" if self.decoded else "columns here"
         context = [f"{label}: {', '.join(self.names()) or 'none'}"]
         hint = did_you_mean(name, self.names())

@@ -65,7 +65,7 @@ def parse_partition(text: str) -> PartitionText:
     if call is None:
         column = text.strip()
         if not column or "(" in column or ")" in column:
-            raise ValueError(f'"{text}" is neither a column nor a transform such as days(event_time)')
+            raise ValueError(f'"{text}" is not a column or a transform such as days(event_time)')
         return PartitionText(column)
     name, inside = call.group(1).lower(), [part.strip() for part in call.group(2).split(",")]
     if name in _TIMES:
@@ -75,7 +75,7 @@ def parse_partition(text: str) -> PartitionText:
     if name in _SIZED:
         return _sized(text, name, inside)
     known = "years, months, days, hours, bucket, truncate"
-    raise ValueError(f'"{text}": there is no transform "{name}"; there are {known}')
+    raise ValueError(f'"{text}": unknown transform "{name}"; known: {known}')
 
 
 def _sized(text: str, name: str, inside: list[str]) -> PartitionText:
@@ -86,17 +86,17 @@ def _sized(text: str, name: str, inside: list[str]) -> PartitionText:
     return PartitionText(inside[1], name, int(inside[0]))
 
 
-_KEYS = "The columns that together identify a row."
-_PARTITION_BY = "The columns to partition the files by."
+_KEYS = "The columns that identify a row."
+_PARTITION_BY = "The partition columns."
 _EVOLVE = (
-    "When the rows' columns are not the table's: `fail`; `ignore` columns that it lacks; `add_columns` to it; or "
-    "`widen`, which adds them and also lets a type grow where the table can."
+    "If the columns of the rows differ from the table: `fail`; `ignore` columns that the table lacks; "
+    "`add_columns` to the table; or `widen`, which also widens types where the table supports it."
 )
 _COORDINATES = "Keep the `_penstock` column (topic, partition, offset, timestamp) in the target."
-_TARGET_FILE = "How large a data file may grow before the next one is begun, and how large compaction makes them."
-_CLUSTER_BY = "Columns by which `penstock compact` orders the rows it rewrites (Z-order), so that readers skip files."
+_TARGET_FILE = "The target size of data files, for writing and for compaction."
+_CLUSTER_BY = "Columns by which `penstock compact` orders rows (Z-order), so that readers can skip files."
 _TableMode = Literal["append", "merge"]
-_MODE = "`append` adds the rows; `merge` updates the rows whose `keys` are there and inserts the others."
+_MODE = "`append` adds the rows; `merge` updates rows with existing `keys` and inserts the others."
 _Evolve = Literal["fail", "ignore", "add_columns", "widen"]
 _RECORD = ("key", "value", "partition")
 _FewNames = Annotated[tuple[Text, ...], Field(strict=False)]
@@ -106,7 +106,7 @@ class _Sink(Section):
     """What every sink has, and what the rest of the program needs to know of its kind."""
 
     located_by: ClassVar[str] = "table"
-    """The setting that says where the rows go."""
+    """The setting that names the target."""
     replaces: ClassVar[bool] = True
     """Whether a replay can replace rows in the same target."""
 
@@ -114,15 +114,15 @@ class _Sink(Section):
         description="The name of the sink, unique in the file. It is part of the commit's identity: do not change it "
         "later."
     )
-    select: Names | None = Field(default=None, description="The columns that this sink gets. Left out, all of them.")
+    select: Names | None = Field(default=None, description="The columns that this sink gets. Defaults to all.")
     where: Text | None = Field(
-        default=None, description="A Spark SQL condition: the rows that this sink gets. Left out, all of them."
+        default=None, description="A Spark SQL condition that selects the rows of this sink. Defaults to all."
     )
     type: str = Field(description="The kind of sink.")
 
     @property
     def place(self) -> Any:
-        """Where the rows go: a path, a table or a topic."""
+        """The target: a path, a table or a topic."""
         return getattr(self, self.located_by)
 
     def at(self, place: str) -> Self:
@@ -132,7 +132,7 @@ class _Sink(Section):
 
     @property
     def folder(self) -> str | None:
-        """Where its files are; none for a sink that has no files of its own."""
+        """The location of its files; None for a sink without files."""
         return None
 
     @property
@@ -147,7 +147,7 @@ class _Sink(Section):
         written = scope
         if self.select is not None:
             scope.check_columns(self.select, given.at("select"))
-            written = scope.selected(self.select, "left out by this sink's select")
+            written = scope.selected(self.select, "not in this sink's select")
         self.check_columns(given, scope, written)
 
     def check_columns(self, given: Given, scope: Scope, written: Scope) -> None:
@@ -176,7 +176,7 @@ class FolderSinkConfig(_Sink):
         if written.types is None:
             return
         if columns and set(written.names()) <= set(columns):
-            message = "every column is in partition_by, and none is left for the files"
+            message = "every column is in partition_by, so no column is left for the files"
             context = [f"columns: {', '.join(written.names())}"]
             given.report("partition_by", message, context=context, at_key=False)
         for index, name in enumerate(columns):
@@ -192,15 +192,17 @@ class MergingConfig(_Sink):
     keys: Names | None = Field(default=None, description=f"{_KEYS} For `mode: merge` and `mode: upsert`.")
     when_newer: Text | None = Field(
         default=None,
-        description="A column, such as an event time: a row counts only where it is not less than in the row that is "
-        "there, so that a late event does not undo a newer one. Deletes too: with it, "
-        "tombstones, which have no columns, cannot delete.",
+        description="A column, such as an event time: a row is applied only if its value is not less than in the "
+        "existing row, so that a late event does not overwrite a newer one. Also "
+        "applies to deletes: tombstones, which have no columns, cannot delete then.",
     )
     delete_when: Text | None = Field(
-        default=None, description="A Spark SQL condition: such a row deletes the row of its key.", examples=["op = 'd'"]
+        default=None,
+        description="A Spark SQL condition: rows for which it is true delete the row of their key.",
+        examples=["op = 'd'"],
     )
     insert_only: bool = Field(
-        default=False, description="Only insert rows whose keys are not there; of several new ones the first counts."
+        default=False, description="Only insert rows whose keys do not exist; of several new ones, the first wins."
     )
 
     @classmethod
@@ -213,14 +215,14 @@ class MergingConfig(_Sink):
                 verb = "mean" if setting == "keys" else "means"
                 dedupe = "; to drop duplicates within a batch: - dedupe" if setting == "keys" else ""
                 hint = f"remove {setting}, or change the mode{dedupe}"
-                given.refuse((setting,), f"{verb} nothing with mode append", hint)
+                given.refuse((setting,), f"{verb} no effect with mode append", hint)
         elif mode in ("merge", "upsert"):
             if "keys" not in given:
-                message = f"mode {mode} needs keys: without them no row can be found again"
+                message = f"mode {mode} needs keys to match rows"
                 given.report("mode", message, "add keys: [...]", at_key=False)
             for other in ("when_newer", "delete_when") if given["insert_only"] is True else ():
                 if other in given:
-                    message = f"insert_only leaves the rows that are there alone, so {other} means nothing"
+                    message = f"insert_only never changes existing rows, so {other} has no effect"
                     given.report(other, message, f"remove insert_only or {other}")
 
     def check_columns(self, given: Given, scope: Scope, written: Scope) -> None:
@@ -244,8 +246,8 @@ class MergingTableConfig(MergingConfig):
     cluster_by: _FewNames = Field(default=(), description=_CLUSTER_BY)
     prune_by: _FewNames = Field(
         default=(),
-        description="Columns that never change for a key, such as the date an order was made on: the merge then "
-        "reads the table only where they can match the batch. Keys prune by themselves.",
+        description="Columns that never change for a key, such as the order date: the merge then reads only the "
+        "parts of the table that can match the batch. Keys prune by themselves.",
     )
 
     def check_columns(self, given: Given, scope: Scope, written: Scope) -> None:
@@ -254,7 +256,7 @@ class MergingTableConfig(MergingConfig):
         written.check_columns(self.cluster_by, given.at("cluster_by"))
         for index, name in enumerate(self.cluster_by):
             if name in (self.partition_by or ()):
-                message = f'column "{name}" is in partition_by: its rows have files of their own already'
+                message = f'column "{name}" is in partition_by, so its values already have separate files'
                 given.report(("cluster_by", index), message, "remove it here", at_key=False)
         if self.merges:
             written.check_columns(self.prune_by, given.at("prune_by"))
@@ -269,9 +271,9 @@ class DeltaSinkConfig(FolderSinkConfig, MergingTableConfig):
 def _refuse_hadoop(kind: Any) -> Any:
     if kind == "hadoop":
         raise wrong(
-            "a Hadoop catalog is not supported any more",
-            "register the table in a catalog of type sqlite, rest, sql or hive by its newest metadata file: the "
-            "position of the pipeline is in it (docs/operations.md, section Tables)",
+            "Hadoop catalogs are no longer supported",
+            "register the newest metadata file of the table, which contains the position of the pipeline, in a "
+            "catalog of type sqlite, rest, sql or hive (docs/operations.md, section Tables)",
         )
     return kind
 
@@ -284,11 +286,11 @@ class IcebergCatalogConfig(Section):
     )
     uri: SecretUrl | None = Field(
         default=None,
-        description="The address of the catalog; one with a password comes by reference.",
+        description="The URL of the catalog; use a reference if it contains a password.",
         examples=["http://localhost:8181", "${env:CATALOG_DB}"],
     )
     properties: Settings = Field(
-        default_factory=dict, description="Any other property of the catalog, as pyiceberg names it."
+        default_factory=dict, description="Any other catalog property, under its pyiceberg name."
     )
 
 
@@ -297,9 +299,9 @@ def check_warehouse(warehouse: str, catalog: IcebergCatalogConfig, given: Given)
     if catalog.type == "sqlite" and catalog.uri is None and _in_object_store(warehouse):
         given.report(
             "warehouse",
-            "a SQLite catalog has to be on a disk of this machine",
-            "name a catalog that decides between writers: catalog: {type: rest, uri: ...} or {type: sql, uri: "
-            "...}; for runs of one machine a file of it: catalog: {uri: sqlite:///path}",
+            "a SQLite catalog must be on a local disk",
+            "use a catalog that supports concurrent writers: catalog: {type: rest, uri: ...} or {type: sql, "
+            "uri: ...}; for runs on one machine, a local file: catalog: {uri: sqlite:///path}",
             at_key=False,
         )
 
@@ -312,10 +314,10 @@ class IcebergSinkConfig(MergingTableConfig):
     """An Iceberg table. Exactly once."""
 
     type: Literal["iceberg"] = Field(description="The kind of sink.")
-    table: Text = Field(description="The table, with its namespace.", examples=["shop.orders"])
+    table: Text = Field(description="The table name with its namespace.", examples=["shop.orders"])
     warehouse: Location = Field(description="The folder of the warehouse.")
     catalog: IcebergCatalogConfig = Field(
-        default=IcebergCatalogConfig(), description="The catalog. Left out, a SQLite file in the warehouse."
+        default=IcebergCatalogConfig(), description="The catalog. Defaults to a SQLite file in the warehouse."
     )
     partition_by: Names | None = Field(
         default=None,
@@ -329,17 +331,17 @@ class IcebergSinkConfig(MergingTableConfig):
         return f"{self.warehouse.rstrip('/')}/{self.table.replace('.', '/')}"
 
     def check_values(self, given: Given) -> None:
-        """The table has a namespace, and the catalog an address where it needs one."""
+        """Check that the table has a namespace, and the catalog a URI if it needs one."""
         check_warehouse(self.warehouse, self.catalog, given)
         if "." not in self.table.strip("."):
             message = f'table "{self.table}" has no namespace'
             given.report("table", message, f"write shop.{self.table}", at_key=False)
         kind, uri = self.catalog.type, self.catalog.uri
         if kind != "sqlite" and uri is None:
-            given.report("catalog", f"a catalog of type {kind} needs its address", "add uri: ...")
+            given.report("catalog", f"a catalog of type {kind} needs a uri", "add uri: ...")
         elif kind == "sqlite" and uri is not None and not _in_object_store(self.warehouse):
-            message = f"a catalog of type {kind} is in the warehouse and has no address"
-            given.report(("catalog", "uri"), message, "remove uri, or name the catalog's type")
+            message = f"a catalog of type {kind} is in the warehouse and has no uri"
+            given.report(("catalog", "uri"), message, "remove uri, or set the catalog's type")
 
     def check_columns(self, given: Given, scope: Scope, written: Scope) -> None:
         """The partitions can be read, and their columns are there."""
@@ -356,36 +358,36 @@ class IcebergSinkConfig(MergingTableConfig):
 class TopicExpression(Section):
     """A topic chosen for each row."""
 
-    expr: Text = Field(description="A Spark SQL expression that gives the topic's name.")
+    expr: Text = Field(description="A Spark SQL expression for the topic name.")
 
 
 class EncodeConfig(Section):
     """A record's value in the format of a registry's schema."""
 
     format: Literal["avro", "protobuf", "json"] = Field(description="The format.")
-    registry: RegistryConfig = Field(description="The registry of the schema; a new one is registered there.")
+    registry: RegistryConfig = Field(description="The schema registry; new schemas are registered there.")
     subject: Text | None = Field(
         default=None,
-        description="The subject of the schema. Left out: the topic's name with `-value`, or `-key` for a key; needed "
-        "where each row has its own topic.",
+        description="The subject of the schema. Defaults to the topic name with `-value`, or `-key` for a key; "
+        "required if each row has its own topic.",
     )
     register_schema: bool = Field(
         default=True,
         alias="register",
-        description="Register the schema if the registry does not know it. With `false` an unknown one is refused.",
+        description="Register the schema if it is unknown. `false` refuses unknown schemas.",
     )
     schema_file: Location | None = Field(
-        default=None, description="The schema to write by. Left out, it is made from the columns."
+        default=None, description="The schema to write with. Defaults to one derived from the columns."
     )
     message: Text | None = Field(
-        default=None, description="For Protobuf: the full name of the message. Left out, it is made from the names."
+        default=None, description="For Protobuf: the full name of the message. Derived if omitted."
     )
 
     def check_values(self, given: Given) -> None:
         """The settings fit the format, and the schema file exists."""
         if self.message is not None and self.format != "protobuf":
             hint = "remove message, or write format: protobuf"
-            given.report("message", f"message means nothing with format {self.format}", hint)
+            given.report("message", f"message has no effect with format {self.format}", hint)
         if self.schema_file is not None and not FilePath(self.schema_file).is_file():
             hint = "the path is relative to the pipeline file"
             given.report("schema_file", "the schema file does not exist", hint, at_key=False)
@@ -394,15 +396,15 @@ class EncodeConfig(Section):
 class KeyEncodeConfig(EncodeConfig):
     """A record's key in the format of a registry's schema."""
 
-    columns: Names = Field(description="The columns that make the key; a single one may be a plain value.")
+    columns: Names = Field(description="The columns of the key; a single column may be a plain value.")
 
 
 _PRODUCER = {
     "bootstrap.servers": "it is brokers",
     "metadata.broker.list": "it is brokers",
-    "transactional.id": "it identifies the slot that writes",
-    "enable.idempotence": "a transaction needs it on",
-    "acks": "a transaction needs all",
+    "transactional.id": "it identifies the writing slot",
+    "enable.idempotence": "transactions require it",
+    "acks": "transactions require all",
     "key.serializer": "the value is the row as JSON",
     "value.serializer": "the value is the row as JSON",
 }
@@ -425,78 +427,78 @@ class KafkaSinkConfig(_Sink):
     value: Text | EncodeConfig | None = Field(
         default=None,
         description="The value: a column or a Spark SQL expression of text or bytes; or `{format: ..., registry: ...}` "
-        "for the row by a registry's schema. Left out, the row as JSON.",
+        "to encode the row with a registry schema. Defaults to the row as JSON.",
     )
     headers: dict[str, Text] = Field(
-        default_factory=dict, description="The record's headers: for each name a Spark SQL expression of text or bytes."
+        default_factory=dict, description="The record's headers: a Spark SQL expression of text or bytes for each name."
     )
     partition: Text | None = Field(
         default=None,
-        description="The partition: a column or a Spark SQL expression. Left out, the client chooses by the key.",
+        description="The partition: a column or a Spark SQL expression. Defaults to the client's partitioner, by key.",
     )
     partitions: Count | None = Field(
         default=None,
-        description="How many partitions the topic has for which `partition` is made. Only needed when their number "
-        "has changed, to say that the expression suits the new one.",
+        description="The number of partitions that `partition` is written for. Only needed after the number has "
+        "changed, to confirm that the expression fits the new one.",
     )
-    brokers: Brokers | None = Field(default=None, description="The cluster; left out, that of the source.")
+    brokers: Brokers | None = Field(default=None, description="The cluster; defaults to that of the source.")
     security: SecurityConfig | None = Field(
-        default=None, description="As `source.security`; left out, that of the source where the cluster is the same."
+        default=None, description="As `source.security`; defaults to that of the source if the cluster is the same."
     )
     options: Settings = Field(
         default_factory=dict, description="Any other setting of the producer, without the `kafka.` prefix."
     )
     guarantee: Literal["exactly_once", "at_least_once"] = Field(
         default="exactly_once",
-        description="`exactly_once` writes in transactions; `at_least_once` without: a batch that is run again is sent "
-        "again.",
+        description="`exactly_once` writes in transactions; `at_least_once` does not: a retried batch is sent again.",
     )
     slots: Count | None = Field(
         default=None,
-        description="How many transactions write a batch side by side. Left out, one a core at the first run; it "
-        "then stays.",
+        description="How many transactions write a batch in parallel. Defaults to one per core at the first run, "
+        "and stays fixed.",
     )
     atomicity: Literal["slot", "batch"] = Field(
         default="slot",
-        description="What appears at once: what one `slot` wrote, or the whole `batch`, which means one slot.",
+        description="What becomes visible atomically: the records of one `slot`, or the whole `batch`, which "
+        "implies one slot.",
     )
     transaction_timeout: Duration = Field(
         default=timedelta(minutes=1),
-        description="How long a slot's write may take before the broker aborts it and the batch is tried again.",
+        description="How long the transaction of a slot may take before the broker aborts it and the batch is retried.",
     )
-    create: bool = Field(default=False, description="Create a topic that is not there, with the brokers' defaults.")
+    create: bool = Field(default=False, description="Create missing topics, with the brokers' defaults.")
     topics_allowed: Annotated[tuple[Annotated[Text, AfterValidator(check_pattern)], ...], Field(strict=False)] = Field(
         default=(),
-        description="For `topic: {expr: ...}`: regular expressions, one of which must match a topic's whole name; the "
-        "records of other topics go to quarantine. Left out, any topic but internal ones (`__...`, `penstock....`) and "
-        "those that the pipeline reads or keeps its quarantine in, which no message may ever name.",
+        description="For `topic: {expr: ...}`: regular expressions, one of which must match the whole topic name; "
+        "records for other topics go to quarantine. Defaults to any topic except internal ones (`__...`, "
+        "`penstock....`) and the source and quarantine topics of the pipeline, which are never allowed.",
         examples=[["orders-.*"]],
     )
     max_topics: Count = Field(
         default=1_000,
-        description="For `topic: {expr: ...}` with `create`: a topic is created only while fewer than this many are "
-        "there that rows may name; records for further ones go to quarantine.",
+        description="For `topic: {expr: ...}` with `create`: a topic is created only while fewer than this many "
+        "allowed topics exist; records for further ones go to quarantine.",
     )
-    coordinates: bool = Field(default=False, description="Put the `_penstock` coordinates into the JSON value.")
+    coordinates: bool = Field(default=False, description="Include the `_penstock` coordinates in the JSON value.")
 
     @property
     def fixed_slots(self) -> int | None:
-        """The number of slots that it asks for, if it does."""
+        """The requested number of slots, if set."""
         if self.guarantee == "at_least_once":
             return None
         return 1 if self.atomicity == "batch" else self.slots
 
     @classmethod
     def check_keys(cls, given: Given) -> None:
-        """Settings of chosen topics and of transactions are given only where there are some."""
+        """Check that settings for per-row topics and for transactions are only used with these."""
         super().check_keys(given)
         check_kafka_security(given)
         if not isinstance(given["topic"], dict):
             for key in ("topics_allowed", "max_topics"):
-                given.refuse((key,), "means nothing where all rows go to one topic", f"remove {key}")
+                given.refuse((key,), "has no effect if all rows go to one topic", f"remove {key}")
         if given["guarantee"] == "at_least_once":
             for key in ("slots", "atomicity", "transaction_timeout"):
-                why = "means nothing with guarantee at_least_once, which writes without transactions"
+                why = "has no effect with guarantee at_least_once, which writes without transactions"
                 given.refuse((key,), why, f"remove {key}")
 
     def check_values(self, given: Given) -> None:
@@ -506,11 +508,11 @@ class KafkaSinkConfig(_Sink):
             encode = getattr(self, part)
             chosen = isinstance(self.topic, TopicExpression)
             if chosen and isinstance(encode, EncodeConfig) and encode.subject is None:
-                message = "each row has its own topic, so the subject cannot be made from the topic's name"
+                message = "each row has its own topic, so the subject cannot be derived from the topic name"
                 given.report(part, message, "add subject: ...")
         if self.guarantee == "exactly_once" and self.atomicity == "batch" and self.slots not in (None, 1):
-            message = f"atomicity batch means one slot, and slots says {self.slots}"
-            given.report("slots", message, "remove slots, or write atomicity: slot", at_key=False)
+            message = f"atomicity batch implies one slot, but slots is {self.slots}"
+            given.report("slots", message, "remove slots, or set atomicity: slot", at_key=False)
 
     def check_columns(self, given: Given, scope: Scope, written: Scope) -> None:
         """The expressions are over the columns that reach the sink."""
@@ -531,24 +533,24 @@ class PostgresSinkConfig(MergingConfig):
 
     type: Literal["postgres"] = Field(description="The kind of sink.")
     url: SecretUrl = Field(
-        description="The database; a URL with a password comes by reference: `${env:ORDERS_DB}`.",
+        description="The database URL; use a reference if it contains a password: `${env:ORDERS_DB}`.",
         examples=["${env:ORDERS_DB}"],
     )
     security: SecurityConfig | None = Field(
         default=None,
-        description="TLS with the database: `tls`, `ca_file`, `certificate_file`, `key_file`, `key_password`. Left "
-        "out, as the url says.",
+        description="TLS for the database: `tls`, `ca_file`, `certificate_file`, `key_file`, `key_password`. "
+        "Defaults to the settings in the url.",
     )
-    table: Text = Field(description="The table, with its schema.", examples=["public.orders"])
+    table: Text = Field(description="The table name with its schema.", examples=["public.orders"])
     mode: Literal["append", "upsert"] = Field(
-        default="append", description="`append` inserts; `upsert` updates the rows whose `keys` are there."
+        default="append", description="`append` inserts; `upsert` updates rows with existing `keys`."
     )
-    create: bool = Field(default=False, description="Create the table if it is not there.")
+    create: bool = Field(default=False, description="Create the table if it does not exist.")
     evolve: _Evolve = Field(default="fail", description=_EVOLVE)
     on_reject: Literal["fail", "quarantine"] = Field(
         default="fail",
-        description="When the database refuses a row (a constraint, an overflow): `fail` stops the batch whole, "
-        "`quarantine` writes the others.",
+        description="If the database refuses a row (a constraint, an overflow): `fail` stops the whole batch, "
+        "`quarantine` writes the other rows.",
     )
     coordinates: bool = Field(default=False, description="Keep the `_penstock` coordinates in a jsonb column.")
 
@@ -558,7 +560,7 @@ class PostgresSinkConfig(MergingConfig):
         super().check_keys(given)
         check_database_security(given)
         if given["on_reject"] == "quarantine" and not given.document.written("quarantine"):
-            message = "refused rows go to the quarantine, and there is none"
+            message = "refused rows go to the quarantine, but the pipeline has none"
             given.report("on_reject", message, "add quarantine: {table: ...}", at_key=False)
 
 
@@ -568,7 +570,7 @@ class ParquetSinkConfig(FolderSinkConfig):
     replaces: ClassVar[bool] = False
 
     type: Literal["parquet"] = Field(description="The kind of sink.")
-    path: Location = Field(description="The folder of the files.")
+    path: Location = Field(description="The target folder.")
 
 
 class JsonLinesSinkConfig(FolderSinkConfig):
@@ -577,8 +579,8 @@ class JsonLinesSinkConfig(FolderSinkConfig):
     replaces: ClassVar[bool] = False
 
     type: Literal["jsonl"] = Field(description="The kind of sink.")
-    path: Location = Field(description="The folder of the files.")
-    compression: Literal["none", "gzip"] = Field(default="none", description="How the files are compressed.")
+    path: Location = Field(description="The target folder.")
+    compression: Literal["none", "gzip"] = Field(default="none", description="The compression of the files.")
 
 
 SinkConfig = Annotated[

@@ -1,4 +1,4 @@
-"""Where records come from."""
+"""The source of the records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _check_brokers(brokers: str) -> str:
     for broker in brokers.split(","):
         found = _BROKER.fullmatch(broker.strip())
         if found is None or not 0 < int(found[2]) < 65536:
-            raise wrong(f'"{broker.strip()}" is not a broker address', "write host:port, several with commas between")
+            raise wrong(f'"{broker.strip()}" is not a broker address', "write host:port, separated by commas")
     return ",".join(broker.strip() for broker in brokers.split(","))
 
 
@@ -60,7 +60,7 @@ def _to_offsets(topic: str, offsets: Any) -> dict[str, int]:
         if not str(partition).isdecimal():
             raise wrong(f'topic {topic}: "{partition}" is not a partition number')
         if isinstance(offset, bool) or not str(offset).isdecimal():
-            raise wrong(f"topic {topic}, partition {partition}: an offset is a whole number from 0 up")
+            raise wrong(f"topic {topic}, partition {partition}: an offset is a whole number of at least 0")
     return {str(int(partition)): int(offset) for partition, offset in offsets.items()}
 
 
@@ -105,8 +105,8 @@ CONSUMER = {
     "enable.auto.commit": "progress is kept in the checkpoint, not in a consumer group",
     "auto.commit.interval.ms": "progress is kept in the checkpoint, not in a consumer group",
     "enable.auto.offset.store": "progress is kept in the checkpoint, not in a consumer group",
-    "auto.offset.reset": "it is start, and for lost data on_data_loss",
-    "isolation.level": "only committed records are read, always",
+    "auto.offset.reset": "use start, and on_data_loss for lost data",
+    "isolation.level": "only committed records are ever read",
     "enable.partition.eof": "the end of a batch is known from its offsets",
     "key.deserializer": "the bytes are decoded by decode",
     "value.deserializer": "the bytes are decoded by decode",
@@ -122,16 +122,16 @@ class KafkaSourceConfig(Section):
 
     type: Literal["kafka"] = Field(description="The kind of source.")
     brokers: Brokers = Field(
-        description="Where to find the cluster: `host:port`, several with commas between.",
+        description="The bootstrap servers: `host:port`, separated by commas.",
         examples=["localhost:9092"],
     )
     topics: Annotated[tuple[Topic, ...], Field(strict=False, min_length=1)] | None = Field(
-        default=None, description="The topics to read, all partitions of each."
+        default=None, description="The topics to read, with all partitions."
     )
     pattern: Annotated[Text, AfterValidator(check_pattern)] | None = Field(
         default=None,
-        description="A regular expression: every topic whose whole name matches is read. New ones are "
-        "found while it runs.",
+        description="A regular expression: every topic whose whole name matches is read. New topics "
+        "are discovered while the pipeline runs.",
         examples=["orders-.*"],
     )
     assign: (
@@ -140,44 +140,45 @@ class KafkaSourceConfig(Section):
             Field(min_length=1),
         ]
         | None
-    ) = Field(default=None, description="Exactly these partitions of each topic, and no others.")
+    ) = Field(default=None, description="Read only these partitions of each topic.")
     start: Start = Field(
         default="earliest",
-        description="Where the first run begins: `earliest`, `latest`, an RFC 3339 time, or an offset for "
-        "each partition. Later runs go on from the checkpoint.",
+        description="Where the first run starts: `earliest`, `latest`, an RFC 3339 time, or an offset for "
+        "each partition. Later runs continue from the checkpoint.",
     )
     on_data_loss: Literal["fail", "record"] = Field(
         default="fail",
-        description="What to do when records are gone from Kafka before they were read: `fail` stops with "
-        "the missing ranges, `record` goes on and writes each gap to `<quarantine.table>_gaps`.",
+        description="What to do if records were deleted from Kafka before they were read: `fail` stops "
+        "and reports the missing ranges, `record` continues and writes each gap to `<quarantine.table>_gaps`.",
     )
     max_offsets: Count | None = Field(
         default=None,
-        description="A fixed cap: the most offsets one batch takes. Left out, flow control finds it (`flow`).",
+        description="A fixed maximum number of offsets per batch. If omitted, flow control adjusts it (`flow`).",
     )
     min_offsets: Count | None = Field(
-        default=None, description="Wait for this many new offsets before a batch starts. Needs `max_delay`."
+        default=None, description="Wait for this many new offsets before starting a batch. Needs `max_delay`."
     )
     max_delay: Duration | None = Field(
-        default=None, description="The longest wait for `min_offsets`. Needs `min_offsets`."
+        default=None, description="The maximum wait for `min_offsets`. Needs `min_offsets`."
     )
     chunk_bytes: Size = Field(
         default=16 << 20,
         le=1 << 30,
-        description="The most bytes of records that a task takes from the client at once; a larger record goes alone. "
-        "With `decode.max_bytes` it bounds a task's memory, however well producers pack their batches. At most 1 GiB.",
+        description="The maximum bytes of records that a task takes from the client at once; a larger record is taken "
+        "alone. Together with `decode.max_bytes`, it limits a task's memory regardless of how producers compress "
+        "their batches. At most 1 GiB.",
     )
     group: Text | Literal[False] | None = Field(
         default=None,
-        description="The consumer group to which the committed offsets of the sinks are published, for Kafka's own "
-        "tools; nothing is read by it. Left out, `penstock.` and the pipeline's name; `false` for none.",
+        description="The consumer group to publish the committed offsets of the sinks to, for Kafka tools; "
+        "Penstock does not read from it. Defaults to `penstock.` and the pipeline's name; `false` for none.",
     )
     security: SecurityConfig | None = Field(
-        default=None, description="How the brokers let the pipeline in: TLS, and a user, a certificate or tokens."
+        default=None, description="TLS and authentication with the brokers: a user, a certificate or tokens."
     )
     options: Settings = Field(
         default_factory=dict,
-        description="Any other setting of the Kafka client, without the `kafka.` prefix. Secrets by "
+        description="Any other Kafka client setting, without the `kafka.` prefix. Secrets by "
         "reference: `sasl.password: ${env:KAFKA_PASSWORD}`.",
     )
 
@@ -194,7 +195,7 @@ class KafkaSourceConfig(Section):
 
     @classmethod
     def check_keys(cls, given: Given) -> None:
-        """The topics are given in one way, and so is the security."""
+        """Check that topics and security are each given in only one way."""
         super().check_keys(given)
         check_kafka_security(given)
 
@@ -206,7 +207,7 @@ class KafkaSourceConfig(Section):
             given.report("min_offsets", message, at_key=False)
         for index, topic in enumerate(self.topics or ()):
             if topic in (self.topics or ())[:index]:
-                given.report(("topics", index), f'topic "{topic}" is here twice', at_key=False)
+                given.report(("topics", index), f'duplicate topic "{topic}"', at_key=False)
         topics = self.named_topics
         if not isinstance(self.start, dict) or not topics:
             return

@@ -20,10 +20,10 @@ _NUMERIC = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL"
 class WatermarkSettings(Section):
     """How late rows may be, compared with the newest event."""
 
-    column: Text = Field(description="The TIMESTAMP column with the time of the event.")
-    delay: Duration = Field(description="How much later than the newest event a row may come.")
+    column: Text = Field(description="The TIMESTAMP column with the event time.")
+    delay: Duration = Field(description="How far behind the newest event a row may arrive.")
     late: Literal["drop", "quarantine"] = Field(
-        default="drop", description="What happens to rows that come later than that. They are counted in both cases."
+        default="drop", description="What happens to rows that arrive later. They are counted in both cases."
     )
 
 
@@ -42,31 +42,35 @@ class WatermarkConfig(Step):
 class WindowSettings(Section):
     """Rows of the same stretch of event time, aggregated. Give `size`, `size` and `slide`, or `gap`."""
 
-    size: Duration | None = Field(default=None, description="How long a window is.")
-    slide: Duration | None = Field(default=None, description="How often a window begins. Left out, one after another.")
-    gap: Duration | None = Field(default=None, description="Sessions: a window ends when no row came for this long.")
+    size: Duration | None = Field(default=None, description="The length of a window.")
+    slide: Duration | None = Field(
+        default=None, description="The interval between window starts. Defaults to `size`: windows do not overlap."
+    )
+    gap: Duration | None = Field(
+        default=None, description="Session windows: a window ends when no row arrives for this long."
+    )
     by: Annotated[tuple[Text, ...], Field(strict=False)] = Field(
-        default=(), description="The columns whose values have windows of their own."
+        default=(), description="The grouping columns: each combination of values has its own windows."
     )
     aggregates: Annotated[dict[Text, Text], Field(min_length=1)] = Field(
         description="New column: Spark SQL aggregate.", examples=[{"orders": "count(*)", "total": "sum(amount)"}]
     )
     emit: Literal["final", "changes"] = Field(
         default="final",
-        description="`final`: each window once, when no row can come any more. `changes`: a window again with every "
-        "batch that changes it, for a sink that merges by its key, or for Kafka.",
+        description="`final` emits each window once, when no more rows can arrive. `changes` emits a window after "
+        "every batch that changes it, for sinks that merge by key, or for Kafka.",
     )
 
 
 class WindowConfig(StatefulStep):
     """Aggregates over windows of event time: `window_start`, `window_end`, the `by` columns, the aggregates."""
 
-    window: WindowSettings = Field(description="The windows and what is computed in them.")
+    window: WindowSettings = Field(description="The windows and their aggregates.")
 
     def check(self, scope: Scope, path: Path) -> None:
         """Windows need a watermark; what leaves is the window, its keys and the aggregates."""
         one = self.window
-        scope.check_event_time(path, "a window", "no window would ever be known to be complete")
+        scope.check_event_time(path, "a window", "windows could never be closed")
         self._check_spans(scope, path)
         scope.check_columns(one.by, (*path, "by"))
         by = [(name, scope.type_of(name)) for name in one.by]
@@ -74,7 +78,7 @@ class WindowConfig(StatefulStep):
         for name, text in one.aggregates.items():
             here = (*path, "aggregates", name)
             if name.lower() in (other.lower() for other in taken):
-                scope.file.report(here, f'the column "{name}" is there already', at_key=True)
+                scope.file.report(here, f'column "{name}" already exists', at_key=True)
             taken.append(name)
             _check_aggregate(text, scope, here)
         scope.give_own(windowed(TIMESTAMP, TIMESTAMP, by, ((name, None) for name in one.aggregates)), path)
@@ -84,15 +88,15 @@ class WindowConfig(StatefulStep):
         one, report = self.window, scope.file.report
         if (one.size is None) == (one.gap is None):
             message = "only one of size and gap can be given" if one.gap else "one of size and gap is needed"
-            report(path, message, hint="size for windows of one length, gap for sessions", at_key=True)
+            report(path, message, hint="size for fixed windows, gap for sessions", at_key=True)
         elif one.slide is not None and one.size is None:
-            report((*path, "slide"), "slide means nothing without size", hint="remove slide", at_key=True)
+            report((*path, "slide"), "slide has no effect without size", hint="remove slide", at_key=True)
         elif one.slide is not None and one.size is not None and one.slide > one.size:
-            report((*path, "slide"), "slide is longer than size: rows between two windows would be in none")
+            report((*path, "slide"), "slide is longer than size: rows between two windows would be lost")
         elif one.gap is not None and not one.by:
-            report((*path, "gap"), "sessions need by: Spark has none over all rows together", hint="add by: [...]")
+            report((*path, "gap"), "sessions need by: Spark does not support them over all rows", hint="add by: [...]")
         elif one.gap is not None and one.emit == "changes":
-            message = "sessions that change are not possible: two of them may become one"
+            message = "sessions cannot emit changes: two sessions may merge into one"
             report((*path, "emit"), message, hint="emit: final")
 
 
@@ -107,33 +111,34 @@ def _check_aggregate(text: str, scope: Scope, path: Path) -> None:
     for reference in aggregate.numeric:
         kind = scope.type_of(reference.parts[0]) if len(reference.parts) == 1 else None
         if kind is not None and kind.name not in _NUMERIC:
-            message = f'column "{reference.parts[0]}" is {kind}, and only numbers have a sum or an average'
+            message = f'column "{reference.parts[0]}" is {kind}, but sum and average need numbers'
             scope.file.report(path, message, offset=reference.offsets[0])
 
 
 class Within(Section):
     """How far the right row may be from the left one, in event time."""
 
-    before: Duration | None = Field(default=None, description="How much earlier. Left out, not earlier.")
-    after: Duration | None = Field(default=None, description="How much later. Left out, not later.")
+    before: Duration | None = Field(default=None, description="How much earlier. Defaults to zero.")
+    after: Duration | None = Field(default=None, description="How much later. Defaults to zero.")
 
 
 class JoinSettings(Section):
     """Which sources, by which keys, and how far apart in time."""
 
-    left: Name = Field(description="A name out of `sources:`.")
-    right: Name = Field(description="Another name out of `sources:`.")
+    left: Name = Field(description="A name from `sources:`.")
+    right: Name = Field(description="Another name from `sources:`.")
     on: Pairs = Field(
-        description="The columns that have to be equal: a list where they have one name in both, else "
-        "`{left column: right column}`."
+        description="The columns that must be equal: a list if the names are the same on both sides, "
+        "else `{left column: right column}`."
     )
     type: Literal["inner", "left", "right", "full"] = Field(
-        default="inner", description="Which rows without a match come out, with nulls, when none can come any more."
+        default="inner",
+        description="Which side's unmatched rows are emitted, with nulls, when no match can arrive anymore.",
     )
     within: Duration | Within | None = Field(
         default=None,
-        description="How far apart two rows that belong together may be in event time: `1 hour` either way, or "
-        "`{before: 5 minutes, after: 1 hour}` of the right row. It is what keeps the state finite.",
+        description="How far apart matching rows may be in event time: `1 hour` either way, or `{before: 5 "
+        "minutes, after: 1 hour}` of the right row. It bounds the state.",
     )
 
     @property
@@ -163,8 +168,8 @@ class JoinConfig(StatefulStep):
                 context = [f"sources: {', '.join(sides)}"]
                 report((*path, key), f'there is no source "{name}"', context=context, hint=did_you_mean(name, sides))
         if one.left == one.right:
-            message = f'source "{one.right}" is the left one already'
-            report((*path, "right"), message, hint="join it with the other one")
+            message = f'source "{one.right}" is already the left one'
+            report((*path, "right"), message, hint="join it with the other source")
         left, right = sides.get(one.left), sides.get(one.right)
         if left is None or right is None or one.left == one.right:
             return
@@ -173,11 +178,11 @@ class JoinConfig(StatefulStep):
             _check_key(one.right, right, other, path)
         if one.within is None:
             what = "an outer join" if one.type != "inner" else "a join of two streams"
-            message = f"{what} without within keeps every row forever, waiting for a match"
+            message = f"{what} without within keeps every row in the state forever"
             report(path, message, hint="add within: 1 hour, or {before: ..., after: ...}", at_key=True)
         for name, side in sides.items():
             if side.watermark is None:
-                message = f"source {name} has no watermark, so its rows could never be forgotten"
+                message = f"source {name} has no watermark, so its state would grow forever"
                 hint = f"end sources.{name}.transforms with - watermark: {{column: ..., delay: ...}}"
                 report(("sources", name), message, hint=hint, at_key=True)
         if left.types is None or right.types is None:
@@ -204,35 +209,34 @@ class StatefulSettings(Section):
     """Your own class over Spark's `transformWithState`."""
 
     cls: Dotted = Field(alias="class", description="`module.Class`, a StatefulProcessor, in a file next to this one.")
-    keys: Names = Field(description="The columns whose values have a state of their own.")
-    columns: Text = Field(alias="schema", description="The columns that leave it.")
+    keys: Names = Field(description="The key columns of the state.")
+    columns: Text = Field(alias="schema", description="The output columns.")
     time: Literal["event", "processing", "none"] = Field(
-        default="none", description="Which time its timers go by. `event` needs a watermark before."
+        default="none", description="The time that timers use. `event` needs a watermark before this step."
     )
     ttl: Duration | None = Field(
         default=None,
-        description="How long a state is kept after it was last written, where the class does not say. Needs `time: "
-        "processing`.",
+        description="How long state is kept after its last write, unless the class sets it. Needs `time: processing`.",
     )
     rows: Literal["pandas", "python"] = Field(
         default="pandas",
-        description="What the class takes and gives: pandas frames, or Spark's rows, which are several times as fast.",
+        description="The input and output of the class: pandas frames, or Spark rows, which are several times faster.",
     )
 
 
 class StatefulConfig(StatefulStep):
     """Your own state for each key, with timers."""
 
-    stateful: StatefulSettings = Field(description="The class, its keys and what leaves it.")
+    stateful: StatefulSettings = Field(description="The class, its keys and its output.")
 
     def check(self, scope: Scope, path: Path) -> None:
-        """The keys are there; event time needs a watermark; the file says what leaves."""
+        """Check the keys, the watermark for event time, and the declared output."""
         one = self.stateful
         if one.time == "event":
             scope.check_event_time(path, "time: event", "no timer would ever fire")
         if one.ttl is not None and one.time != "processing":
-            message = f"state can expire by processing time alone, and time is {one.time}"
-            hint = "write time: processing, or end the state by a timer"
+            message = f"state can only expire by processing time, but time is {one.time}"
+            hint = "set time: processing, or clear the state with a timer"
             scope.file.report((*path, "ttl"), message, hint=hint, at_key=True)
         scope.check_columns(one.keys, (*path, "keys"))
         scope.give_declared(one.columns, (*path, "schema"))

@@ -60,7 +60,7 @@ def flattened(
     chosen: Collection[str] | None = None,
     depth: int | None = None,
 ) -> list[tuple[tuple[str, ...], T]]:
-    """`flatten`: each leaf with the way to it. `fields` gives those of a struct, None for anything else."""
+    """`flatten`: each leaf with its path. `fields` gives those of a struct, None for anything else."""
     wanted = None if chosen is None else {name.lower() for name in chosen}
 
     def leaves(path: tuple[str, ...], one: T, levels: int | None) -> Iterable[tuple[tuple[str, ...], T]]:

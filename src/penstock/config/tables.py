@@ -18,11 +18,11 @@ class TableConfig(Section):
 
     refresh: Literal["on_change"] | Duration = Field(
         default="on_change",
-        description="When the table is read again: `on_change`, noticed at the next batch, or a duration.",
+        description="When the table is reloaded: `on_change`, detected at the next batch, or after a duration.",
     )
     memory: Size = Field(
         default=256 * 1024**2,
-        description="The most memory that the table may take in a task. A larger one is joined by Spark.",
+        description="The maximum memory of the table in a task. Larger tables are joined by Spark.",
     )
 
 
@@ -37,12 +37,12 @@ class IcebergTableConfig(TableConfig):
     """An Iceberg table."""
 
     type: Literal["iceberg"] = Field(description="The kind of table.")
-    table: Text = Field(description="The table with its namespace.", examples=["shop.customers"])
+    table: Text = Field(description="The table name with its namespace.", examples=["shop.customers"])
     warehouse: Location = Field(description="The folder of the warehouse.")
     catalog: IcebergCatalogConfig = Field(default=IcebergCatalogConfig(), description="As in an Iceberg sink.")
 
     def check_values(self, given: Given) -> None:
-        """The catalog can be where it is."""
+        """Check that the location of the catalog is supported."""
         check_warehouse(self.warehouse, self.catalog, given)
 
 
@@ -85,9 +85,9 @@ class PostgresTableConfig(TableConfig):
     """A PostgreSQL table or view."""
 
     type: Literal["postgres"] = Field(description="The kind of table.")
-    url: SecretUrl = Field(description="The database, by reference: `${env:ORDERS_DB}`.")
+    url: SecretUrl = Field(description="The database URL, by reference: `${env:ORDERS_DB}`.")
     security: SecurityConfig | None = Field(default=None, description="As in a PostgreSQL sink.")
-    table: Text = Field(description="The table with its schema.", examples=["public.customers"])
+    table: Text = Field(description="The table name with its schema.", examples=["public.customers"])
 
     @classmethod
     def check_keys(cls, given: Given) -> None:

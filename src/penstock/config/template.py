@@ -1,4 +1,4 @@
-"""The file that `penstock init` writes, commented and valid as it is; and the JSON Schema by which editors know it."""
+"""The commented and valid file that `penstock init` writes, and the JSON Schema for editors."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ SCHEMA_PATH = ".penstock/pipeline.schema.json"
 
 _TEMPLATE = """\
 # yaml-language-server: $schema={schema}
-# A pipeline: events from Kafka, decoded, checked, and carried into tables, each exactly once.
+# A pipeline: events from Kafka, decoded, checked, and written into tables, each exactly once.
 #   penstock validate {name}.yaml   check this file
-#   penstock plan {name}.yaml       check it against Kafka and the tables, and say what a run would do
+#   penstock plan {name}.yaml       check it against Kafka and the tables, and show what a run would do
 #   penstock run {name}.yaml        run it
 # Relative paths are relative to this file. ${{env:NAME}}, ${{env:NAME:-default}} and ${{file:path}} may stand
 # for any value.
@@ -27,9 +27,9 @@ source:
   brokers: ${{env:KAFKA_BROKERS:-localhost:9092}}
   topics: [{topic}]              # or  pattern: "{topic}-.*"   or  assign: {{{topic}: [0, 1]}}
   start: earliest                # earliest | latest | 2026-01-31T08:00:00Z | {{{topic}: {{"0": 1500}}}}; first run only
-  on_data_loss: fail             # fail | record   (record: go on, and write down exactly what is missing)
-  # max_offsets: 500000          # the most offsets a batch takes; left out, batches are as large as their time allows
-  # options:                     # anything else the Kafka client takes
+  on_data_loss: fail             # fail | record   (record: continue, and write down exactly what is missing)
+  # max_offsets: 500000          # maximum offsets per batch; by default, the target duration decides
+  # options:                     # any other Kafka client setting
   #   security.protocol: SASL_SSL
   #   sasl.password: ${{env:KAFKA_PASSWORD}}
 
@@ -50,7 +50,7 @@ transforms:
   # - rename: {{name: customer}}
   # - cast: {{amount: "DECIMAL(12, 2)"}}
   # - drop: [name]
-  # - sql: "SELECT * FROM input" # anything Spark SQL can say
+  # - sql: "SELECT * FROM input" # any Spark SQL query
 
 sinks:
   - name: {name}_delta
@@ -62,7 +62,7 @@ sinks:
 # Spark's own progress. Losing it does not lose data: penstock run --resume-from-table
 checkpoint: checkpoints/{name}
 
-trigger: {{every: 10 seconds}}     # or {{available_now: true}}: read what is there and stop
+trigger: {{every: 10 seconds}}     # or {{available_now: true}}: read all available records and stop
 
 # flow: {{target_batch: 20 seconds, max_batch: 2 minutes}}   # how long batches should and may take
 # metrics: {{port: 9400}}          # for Prometheus, at /metrics
@@ -112,7 +112,7 @@ def json_schema_text() -> str:
 
 
 def _as_written(node: Any) -> Any:
-    """Leave out what the file cannot say (null), and let a reference stand for a number, a flag or a choice."""
+    """Remove null, which the file cannot contain, and allow a reference in place of a number, a flag or a choice."""
     if isinstance(node, list):
         return [_as_written(item) for item in node]
     if not isinstance(node, dict):

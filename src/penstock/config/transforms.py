@@ -45,8 +45,8 @@ class WhereConfig(ComputingStep):
 class DeriveConfig(ComputingStep):
     """Add columns, or replace existing ones in place.
 
-    Every expression of one step sees the columns that entered the step, not each other's results; a later
-    `derive` step sees them. The order is that of the file.
+    Every expression of a step sees the input columns of the step, not each other's results; a later `derive` step sees
+    them. Order as in the file.
     """
 
     derive: Annotated[dict[Text, Text], Field(min_length=1)] = Field(
@@ -56,7 +56,7 @@ class DeriveConfig(ComputingStep):
     def check(self, scope: Scope, path: Path) -> None:
         """The expressions are over the columns that enter; the types of what they give are not known here."""
         neighbours = [name for name in self.derive if name not in (scope.types or ())]
-        scope.gone |= dict.fromkeys(neighbours, "made by this same step: use it in a derive step after this one")
+        scope.gone |= dict.fromkeys(neighbours, "created by this same step: use it in a later derive step")
         for name, expression in self.derive.items():
             scope.check_new(name, (*path, name), replaces=True)
             scope.check_expression(expression, (*path, name))
@@ -80,7 +80,7 @@ class RenameConfig(Step):
             scope.check_new(new, here, without=self.rename)
             if new.lower() in taken:
                 context = [f"the other: {taken[new.lower()]}"]
-                scope.file.report(here, f'two columns cannot both become "{new}"', context=context)
+                scope.file.report(here, f'two columns cannot both be renamed to "{new}"', context=context)
             taken[new.lower()] = old
             scope.gone[old] = f'renamed to "{new}" by {step_at(path)}'
         if scope.types is not None:
@@ -90,14 +90,14 @@ class RenameConfig(Step):
 class DropConfig(Step):
     """Leave columns out."""
 
-    drop: Names = Field(description="The columns to leave out.")
+    drop: Names = Field(description="The columns to drop.")
 
     def check(self, scope: Scope, path: Path) -> None:
         """The columns are there, and some column is left."""
         for index, name in enumerate(self.drop):
             here = (*path, index)
             if name == COORDINATES:
-                hint = "to leave it out of a table: coordinates: false in the sink"
+                hint = "to omit it from a table, set coordinates: false in the sink"
                 scope.file.report(here, f'"{COORDINATES}" carries the coordinates and cannot be dropped', hint=hint)
             elif scope.has(here, name) and scope.types is not None:
                 scope.give(without(scope.types.items(), [name]))
@@ -132,11 +132,11 @@ class CastConfig(ComputingStep):
 class DedupeKeys(Section):
     """What makes two rows the same."""
 
-    keys: Names = Field(description="The columns that together identify a row.")
+    keys: Names = Field(description="The columns that identify a row.")
     within: Duration | None = Field(
         default=None,
-        description="Across batches: a row whose keys occurred before is left out for this long in event time. The "
-        "first one is kept. Needs a watermark before it. Left out, the newest of each batch is kept.",
+        description="Across batches: drop rows whose keys already occurred, for this long in event time. The first "
+        "row is kept. Needs a watermark before it. If omitted, the newest row of each batch is kept.",
     )
 
 
@@ -147,7 +147,7 @@ class DedupeConfig(Step):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The columns that together identify a row."""
+        """The columns that identify a row."""
         return self.dedupe.keys
 
     @property
@@ -156,9 +156,9 @@ class DedupeConfig(Step):
         return self.dedupe.within is not None
 
     def check(self, scope: Scope, path: Path) -> None:
-        """The keys are there, and what says which row is the newest, or when a key is forgotten."""
+        """Check the keys, and the coordinates or watermark that dedupe needs."""
         if self.dedupe.within is not None:
-            scope.check_event_time(path, "dedupe within a time", "no key could ever be forgotten")
+            scope.check_event_time(path, "dedupe within a time", "keys could never be removed from the state")
         elif scope.types is not None and COORDINATES not in scope.types:
             hint = f"select {COORDINATES} in the sql step before"
             scope.file.report(
@@ -173,7 +173,7 @@ class SqlConfig(Step):
     sql: Text = Field(description="A Spark SQL query over `input`.", examples=["SELECT * FROM input"])
 
     def check(self, scope: Scope, path: Path) -> None:
-        """The query reads columns that are there. What leaves it is known where its select list says so."""
+        """Check that the query reads existing columns. Its output is known if its select list gives it."""
         before = scope.types
         scope.types = None
         try:
@@ -193,8 +193,8 @@ class SqlConfig(Step):
             new = types if output == "*" else {output: types.get(output)}
             for name in new:
                 if name.lower() in (other.lower() for other in after):
-                    hint = "give one of them another name"
-                    scope.file.report(path, f'the query gives the column "{name}" twice', hint=hint)
+                    hint = "rename one of them"
+                    scope.file.report(path, f'the query returns column "{name}" twice', hint=hint)
             after |= new
         if COORDINATES in (before or [COORDINATES]) and place_for_coordinates(self.sql) is not None:
             after[COORDINATES] = types.get(COORDINATES)
@@ -209,12 +209,13 @@ class ExplodeSettings(Section):
     into: Text | None = Field(
         default=None,
         alias="as",
-        description="The column of the elements; of a map, `<as>_key` and `<as>_value`. Left out, the column itself.",
+        description="The column for the elements; for a map, `<as>_key` and `<as>_value`. Defaults to the column "
+        "itself.",
     )
-    position: Text | None = Field(default=None, description="A further column with the place of the element, from 0.")
-    keep_empty: bool = Field(
-        default=False, description="Keep a row whose array is empty or null, with null as its element."
+    position: Text | None = Field(
+        default=None, description="An additional column with the index of the element, from 0."
     )
+    keep_empty: bool = Field(default=False, description="Keep rows with an empty or null array, with null as element.")
 
 
 class ExplodeConfig(Step):
@@ -245,13 +246,13 @@ class ExplodeConfig(Step):
 class FlattenSettings(Section):
     """Which structs become columns."""
 
-    columns: Names | None = Field(default=None, description="The struct columns. Left out, all of them.")
-    separator: str = Field(default="_", description="The text between a column's name and its field's.")
-    depth: Count | None = Field(default=None, description="How many levels. Left out, all of them.")
+    columns: Names | None = Field(default=None, description="The struct columns. Defaults to all.")
+    separator: str = Field(default="_", description="The separator between column name and field name.")
+    depth: Count | None = Field(default=None, description="How many levels. Defaults to all.")
 
 
 class FlattenConfig(Step):
-    """The fields of structs as columns of their own: `address.city` becomes `address_city`."""
+    """The fields of structs as separate columns: `address.city` becomes `address_city`."""
 
     flatten: FlattenSettings = Field(description="What to flatten.")
 
@@ -272,8 +273,8 @@ class FlattenConfig(Step):
             if len(way) > 1:
                 scope.gone[way[0]] = f"flattened by {step_at(path)}"
                 if any(other.lower() == name.lower() and its[0] != way[0] for its, other in named):
-                    message = f'flattening "{way[0]}" gives the column "{name}", which is there already'
-                    hint = "set another separator, or rename the other column before"
+                    message = f'flattening "{way[0]}" creates column "{name}", which already exists'
+                    hint = "set another separator, or rename the other column first"
                     scope.file.report(path, message, hint=hint, at_key=True)
         scope.give((name, kind) for (_, name), (_, kind) in zip(named, leaves, strict=True))
 
@@ -286,9 +287,9 @@ class MaskSettings(Section):
     """How one column is masked: give exactly one."""
 
     hash: Secret | None = Field(
-        default=None, description="Replace by the SHA-256 of this salt and the value, in hex. Secret: by reference."
+        default=None, description="Replace with the SHA-256 of this salt and the value, in hex. Secret: by reference."
     )
-    keep_last: Count | None = Field(default=None, description="Stars for all but this many last characters.")
+    keep_last: Count | None = Field(default=None, description="Replace all but this many last characters with stars.")
 
 
 class MaskConfig(Step):
@@ -318,11 +319,11 @@ Action = Literal["drop", "quarantine", "warn", "fail"]
 class ExpectRuleConfig(Section):
     """A rule for rows."""
 
-    rule: Text = Field(description="A Spark SQL condition. A row keeps the rule where it is true; null breaks it.")
+    rule: Text = Field(description="A Spark SQL condition. A row passes if it is true; null fails.")
     action: Action = Field(
         default="quarantine",
-        description="What happens to a row that breaks the rule: `drop` it, `quarantine` its record, `warn` and let it "
-        "go on, or `fail` and stop the pipeline.",
+        description="What happens to a row that fails the rule: `drop` it, `quarantine` its record, `warn` and keep "
+        "it, or `fail` and stop the pipeline.",
     )
 
 
@@ -348,12 +349,12 @@ class MapArrowSettings(Section):
     function: Dotted = Field(description="`module.function`, in a file next to the pipeline file.")
     on_error: Literal["fail", "quarantine"] = Field(
         default="fail",
-        description="What happens when it raises: stop, or quarantine exactly the rows that it raises for.",
+        description="What happens if it raises: stop, or quarantine only the rows that it raises for.",
     )
     columns: Text | None = Field(
         default=None,
         alias="schema",
-        description="The columns that leave it. Left out, it is called once with an empty batch to find out.",
+        description="The output columns. Left out, it is called once with an empty batch to find out.",
     )
 
 
@@ -369,7 +370,7 @@ class MapArrowConfig(Step):
     )
 
     def check(self, scope: Scope, path: Path) -> None:
-        """Only the function knows what leaves it, unless the file says."""
+        """Only the function knows its output, unless the file declares it."""
         if self.map_arrow.on_error == "quarantine":
             scope.check_quarantined((*path, "on_error"), at=path)
         before = scope.types
@@ -393,23 +394,24 @@ class PythonConfig(Step):
 class EnrichSettings(Section):
     """Which table, by which keys, and what of it."""
 
-    table: Name = Field(description="A name out of `tables:`.")
+    table: Name = Field(description="A name from `tables:`.")
     on: Pairs = Field(
-        description="The columns that have to be equal: a list where they have one name in both, else "
-        "`{column: column of the table}`."
+        description="The columns that must be equal: a list if the names are the same on both sides, "
+        "else `{column: column of the table}`."
     )
     take: Pairs | None = Field(
         default=None,
-        description="The columns of the table to add: a list, or `{new name: column of the table}`. Left out, all but "
-        "the keys.",
+        description="The columns of the table to add: a list, or `{new name: column of the table}`. Defaults to all "
+        "but the keys.",
     )
     on_miss: Literal["keep", "drop", "quarantine"] = Field(
-        default="keep", description="What happens to a row that has no match: nulls, gone, or to the quarantine."
+        default="keep",
+        description="What happens to a row without a match: keep it with nulls, drop it, or quarantine it.",
     )
     on_duplicate: Literal["fail", "first", "all"] = Field(
         default="fail",
-        description="What happens when the table has several rows for a key: stop, take the first by all its columns, "
-        "or give one row for each.",
+        description="What happens if the table has several rows for a key: stop, take the first by all columns, or "
+        "emit one row for each.",
     )
 
 

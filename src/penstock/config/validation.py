@@ -28,7 +28,7 @@ Model = TypeVar("Model", bound=Section)
 
 
 def validate(file: Document, model: type[Model], folder: FilePath) -> Model | None:
-    """The model that a file describes; None, with all problems reported, where there are any."""
+    """The model of a file; None if there are problems, all of which are reported."""
     while True:
         try:
             return model.model_validate(file.data, context={"folder": folder})
@@ -41,7 +41,7 @@ def validate(file: Document, model: type[Model], folder: FilePath) -> Model | No
 
 
 def valid_parts(file: Document, folder: FilePath) -> dict[str, Any]:
-    """Each part of a pipeline file validated by itself, of lists and named parts each entry; None where refused."""
+    """Each part of a pipeline file validated separately, for lists and mappings each entry; None if refused."""
     context = {"folder": folder}
 
     def valid(name: str, data: Any) -> Any:
@@ -56,7 +56,7 @@ def valid_parts(file: Document, folder: FilePath) -> dict[str, Any]:
         if name in _NAMED:
             found[name] = {key: valid(name, item) for key, item in data.items()} if isinstance(data, dict) else {}
         elif name in _LISTS:
-            # What is no list at all counts as one refused entry: nothing is known of what it should have said.
+            # A value that is not a list counts as one refused entry: nothing is known about it.
             found[name] = tuple(valid(name, item) for item in data) if isinstance(data, list) else (None,)
         else:
             found[name] = valid(name, data)
@@ -103,7 +103,7 @@ def _known_keys(file: Document, root: type[Section], path: Path) -> list[str]:
 
 
 def _move(file: Document, old: Path, new: Path) -> None:
-    """Give the key that was meant the positions of the misspelt one."""
+    """Give the intended key the positions of the misspelt one."""
     for spots in (file.positions.values, file.positions.keys):
         spots.update({(*new, *path[len(old) :]): spot for path, spot in spots.items() if path[: len(old)] == old})
     file.filled |= {(*new, *path[len(old) :]) for path in file.filled if path[: len(old)] == old}
@@ -172,7 +172,7 @@ def word(error: Any, path: Path, value: Any, positions: Positions, filled: bool)
     """The message, context and hint for one of pydantic's errors."""
     kind, ctx = error["type"], error.get("ctx", {})
     if value is None and kind != "missing":
-        return "there is no value", (), "write one, or remove the key"
+        return "the value is missing", (), "add one, or remove the key"
     given = _given(path, value, positions)
     if kind in _EXPECTED:
         return (
@@ -182,7 +182,7 @@ def word(error: Any, path: Path, value: Any, positions: Positions, filled: bool)
         )
     match kind:
         case "missing":
-            return "this key is required and missing", (), None
+            return "this key is required", (), None
         case "penstock":
             said = isinstance(value, dict | list) or may_hold_secret(path) or positions.written(path) in ctx["message"]
             return ctx["message"], () if said else (f"given: {given}",), ctx["hint"]
@@ -192,7 +192,7 @@ def word(error: Any, path: Path, value: Any, positions: Positions, filled: bool)
         case "greater_than_equal":
             return f"must be at least {ctx['ge']}, got {given}", (), None
         case "too_short":
-            return "needs at least one entry, got none", (), None
+            return "needs at least one entry", (), None
         case "string_too_short":
             return "the text is empty", (), None
         case "union_tag_not_found" | "union_tag_invalid":
@@ -218,13 +218,13 @@ def _word_tag(path: Path, value: Any) -> Wording:
     if not isinstance(value, dict):
         return f"expected a mapping, got {_shown(value)}", (), f"write {{{key}: ..., ...}}"
     if key not in value:
-        return "this key is required and missing", (f"one of: {', '.join(tags)}",), None
+        return "this key is required", (f"one of: {', '.join(tags)}",), None
     given = str(value[key])
     return f'"{given}" is not one of {", ".join(tags)}', (), did_you_mean(given, tags)
 
 
 def tag_key(path: Path) -> str:
-    """The key that says which of several kinds a section is."""
+    """The key that selects one of several kinds of a section."""
     return "type" if path[0] in ("sinks", "tables") else "format"
 
 
@@ -236,11 +236,11 @@ def is_step(path: Path) -> bool:
 def _type_hint(kind: str, path: Path, value: Any, positions: Positions, filled: bool) -> str | None:
     written = positions.written(path)
     if filled and kind == "tuple_type":
-        return "a reference gives one value: write it inside the list"
+        return "a reference is a single value: put it inside the list"
     if filled:
-        return "check what the reference gives"
+        return "check the value of the reference"
     if kind == "string_type" and isinstance(value, bool | int | float) and may_hold_secret(path):
-        return "a secret comes by reference: ${env:NAME} or ${file:path}"
+        return "write secrets as references: ${env:NAME} or ${file:path}"
     if kind == "string_type" and isinstance(value, bool):
         return f'YAML reads {written} as {str(value).lower()}; quote it: "{written}"'
     if kind == "string_type" and isinstance(value, int | float):
@@ -257,7 +257,7 @@ def _type_hint(kind: str, path: Path, value: Any, positions: Positions, filled: 
 
 
 def _given(path: Path, value: Any, positions: Positions) -> str:
-    """What the file says, never what a reference gave; of a secret only its kind."""
+    """The text of the file, never the value of a reference; for a secret only its kind."""
     if isinstance(value, dict | list) or may_hold_secret(path) or path not in positions.values:
         return _shown(value)
     written = positions.written(path)

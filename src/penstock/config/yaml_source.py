@@ -1,9 +1,9 @@
-"""YAML text in, plain values and the position of each out.
+"""Reads YAML text into plain values with their positions.
 
-Nothing is lost on the way: duplicate keys, empty values, tags and numbers that YAML 1.1 reads in its own way
-are problems, not surprises. A file that is too large or too deep is refused while its events are parsed, before
-anything is built from it: PyYAML composes nodes by recursion in C, where too many levels end the process. One whose
-aliases multiply is refused before they are expanded.
+Nothing is lost silently: duplicate keys, empty values, tags and numbers that YAML 1.1 reads differently are problems. A
+file that is too large or too deep is refused while its events are parsed, before anything is built from it: PyYAML
+composes nodes by recursion in C, where too many levels end the process. One whose aliases multiply is refused before
+they are expanded.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Document:
     data: dict[str, Any] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     broken: set[Path] = field(default_factory=set)
-    """Paths with a problem of their own, about which nothing more is reported."""
+    """Paths that already have a problem; nothing more is reported for them."""
     filled: set[Path] = field(default_factory=set)
     """Paths whose values came, wholly or in part, through a reference."""
 
@@ -133,10 +133,9 @@ class Given:
 def read_document(
     file: FilePath, keys: str = "name, source, decode, sinks, checkpoint", *, any_value: bool = False
 ) -> Document:
-    """Read a file that is one mapping of some keys. Raises `InvalidDefinition` where it is something else.
+    """Read a file that is a mapping with the given keys. Raises `InvalidDefinition` otherwise.
 
-    `any_value` is for values that are checked against no type: a null is one, and what YAML 1.1 makes of `NO` is a
-    problem.
+    `any_value` is for values without a type: null is allowed, and ambiguous words such as `NO` are problems.
     """
     name = str(file)
     text = _read_text(file, name)
@@ -190,7 +189,7 @@ def _check_bounds(name: str, text: str) -> None:
         if len(opened) > MAX_DEPTH + 2:
             raise refusal(event, f"nested more than {MAX_DEPTH} levels deep")
         if values > MAX_VALUES:
-            raise refusal(event, f"the file has more than {MAX_VALUES:,} values, the most that a file may have")
+            raise refusal(event, f"the file has more than {MAX_VALUES:,} values, the maximum")
     total = opened[0][1]
     if total > MAX_VALUES:
         raise refusal(first, f"the file expands to {total:,} values; a pipeline file has at most {MAX_VALUES:,}")
@@ -212,13 +211,13 @@ def _read_text(file: FilePath, name: str) -> str:
     except OSError as error:
         raise refuse(f"reading the file: {error.strerror}") from None
     if len(content) > MAX_BYTES:
-        raise refuse(f"the file goes on after {MAX_BYTES:,} bytes; a pipeline file has at most that")
+        raise refuse(f"the file is larger than {MAX_BYTES:,} bytes, the maximum for a pipeline file")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         before = content[: error.start]
         at = before.count(b"\n") + 1, error.start - before.rfind(b"\n")
-        raise refuse("the file is not UTF-8 text here", "save it as UTF-8", at) from None
+        raise refuse("the file is not valid UTF-8 here", "save it as UTF-8", at) from None
 
 
 def _not_a_mapping(name: str, root: Any, keys: str, cases: bool) -> Problem:
@@ -242,9 +241,9 @@ def _syntax_problem(name: str, text: str, error: yaml.MarkedYAMLError) -> Proble
     if problem == "found another document":
         problem, hint = "the file has several documents", "one file is one pipeline: remove the ---"
     elif problem == "expected key":
-        problem, hint = "expected a key here", "check what comes before it for an unclosed quote or wrong indentation"
+        problem, hint = "expected a key here", "check the lines before it for an unclosed quote or wrong indentation"
     elif "\t" in here[: max(column, len(here) - len(here.lstrip()))]:
-        problem, hint = "a tab in the indentation", "YAML is indented with spaces"
+        problem, hint = "a tab in the indentation", "indent YAML with spaces"
     elif "${" in here:
         hint = 'inside [ ] and { } a reference needs quotes: "${env:NAME}"'
     elif here.lstrip().startswith(("@", "`")) or here[column - 1 : column] in ("@", "`", "%"):
@@ -256,7 +255,7 @@ def _syntax_problem(name: str, text: str, error: yaml.MarkedYAMLError) -> Proble
 
 
 _BROKEN: Any = object()
-"""Stands for a value with a problem while the file is read."""
+"""Placeholder for a value with a problem."""
 
 
 class _Reading:
@@ -283,7 +282,7 @@ class _Reading:
             here = (*path, key)
             if key in found or here in broken:
                 line = positions.keys[here].line
-                self._add(here, key_spot, f'the key "{key}" is here twice; first at line {line}')
+                self._add(here, key_spot, f'duplicate key "{key}"; first at line {line}')
                 continue
             positions.keys[here] = key_spot
             value = self._value(value_node, here)
@@ -312,14 +311,14 @@ class _Reading:
         shown = "this" if may_hold_secret(path) else text
         if tag == "null":
             return (
-                None if self._any_value else self._add(path, spot, "there is no value", "write one, or remove the key")
+                None if self._any_value else self._add(path, spot, "the value is missing", "add one, or remove the key")
             )
         if tag == "bool":
             if self._any_value and text.lower() not in ("true", "false"):
                 return self._add(path, spot, f"YAML 1.1 reads {text} as true or false", f'quote it: "{text}"')
             if text.lower() in _BOOLEANS:
                 return _BOOLEANS[text.lower()]
-            message = f"YAML 1.1 takes {shown} for true or false, and it is neither"
+            message = f"YAML 1.1 reads {shown} as true or false, but it is neither"
             return self._add(path, spot, message, "write true or false")
         if tag in ("int", "float"):
             hint = "quote it if it is text"
@@ -333,7 +332,9 @@ class _Reading:
                 return self._add(path, spot, f"YAML 1.1 reads {shown} as {read}", f"write it plainly, or {hint}")
             return number
         if _UNUSABLE.search(text):
-            return self._add(path, spot, "a character that no value may have: a zero byte or half a surrogate pair")
+            return self._add(
+                path, spot, "a character that is not allowed in a value: a zero byte or half a surrogate pair"
+            )
         return text
 
     def _add(self, path: Path, spot: Spot, message: str, hint: str | None = None) -> Any:
@@ -360,7 +361,7 @@ def read_plain(text: str) -> int | float | bool | str | None:
 
 
 def read_number(node: yaml.ScalarNode) -> int | float | None:
-    """What YAML 1.1 makes of a scalar that it takes for a number; None where it cannot, as of `0b_`."""
+    """The value of a scalar that YAML 1.1 reads as a number; None if it has none, as in `0b_`."""
     constructor = yaml.constructor.SafeConstructor()
     is_int = node.tag == f"{TAG}int"
     try:

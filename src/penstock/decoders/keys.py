@@ -83,7 +83,7 @@ class KeyedDecoder(RecordDecoder):
                 "DECODE_COLUMN",
                 f"column {self.column}: the name is taken, so the key cannot have it",
                 context={"decoded columns": ", ".join(self.value.schema.names[:-1])},
-                hint="give the key another column",
+                hint="use another column for the key",
             )
 
     @cached_property

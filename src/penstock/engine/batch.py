@@ -31,11 +31,11 @@ from penstock.model import BAD_SCHEMA, BatchToken, Manifest, OffsetRange, Refusa
 from penstock.quarantine import Gap, Quarantine
 
 _PASSES = 5
-"""How often a batch is staged for sinks that commit in their slot, before its records are called unstable."""
+"""How many times a batch is staged for sinks that commit in their slot, before it fails as unstable."""
 
 
 def _waited(seconds: float) -> bool:
-    """Wait; there is no way to stop this run."""
+    """Wait; this run cannot be stopped."""
     time.sleep(seconds)
     return False
 
@@ -45,27 +45,27 @@ class BatchRunner:
     """Runs the batches of one query, one after another, on the driver."""
 
     token: BatchToken
-    """What the tokens of all batches have in common."""
+    """The common part of all batch tokens."""
     flows: CurrentFlows
     batches: Batches
     committer: Committer
     cores: Callable[[], int]
-    """How many slots a batch may have, asked for each: executors come and go."""
+    """The maximum number of slots, evaluated for each batch: executors come and go."""
     enter: Callable[[int, str], None] = lambda batch_id, phase: None
-    """Called with the phase that a batch enters."""
+    """Called when a batch enters a phase."""
     orphans: Orphans | None = None
-    """Clears up after attempts that do not count, where tasks may have several."""
+    """Cleans up after discarded attempts, if tasks may have several."""
     excluded: Callable[[BatchToken, Sequence[Sink]], Excluded] = lambda token, sinks: Excluded()
-    """Records of a batch that stay out of some sinks; asked once the positions of these are read."""
+    """Records of a batch to exclude from some sinks; called once the positions of these sinks are read."""
     topic_ids: Callable[[BatchToken], Mapping[str, str]] = lambda token: {}
-    """The ids of a batch's topics. Raises where a topic is not the one any more that the batch was planned for."""
+    """The ids of a batch's topics. Raises if a topic was re-created since the batch was planned."""
     same_topics: Callable[[Mapping[str, str]], Callable[[], None]] | None = None
-    """The same check for tasks: given the ids, what a slot calls before it commits."""
+    """The same check for tasks: given the ids, returns what a slot calls before it commits."""
     stopped: Callable[[float], bool] = _waited
-    """Waits for this many seconds; true where the run was asked to stop meanwhile."""
+    """Waits for this many seconds; returns true if the run was asked to stop."""
 
     def run(self, frame: Any, batch_id: int) -> BatchMetrics:
-        """Carry one batch from its offsets to every sink's commit. After an error it may be run again."""
+        """Process one batch from its offsets to every sink's commit. After an error it can be repeated."""
         try:
             metrics = Batch(self, frame, batch_id).run()
         except BaseException:
@@ -81,7 +81,7 @@ class BatchRunner:
 
 
 class Batch:
-    """One batch on its way: its token, what the topics still have of it, what is staged for it."""
+    """One batch in progress: its token, what the topics still have of it, what is staged for it."""
 
     def __init__(self, runner: BatchRunner, frame: Any, batch_id: int) -> None:
         self.runner, self.committer, self.frame = runner, runner.committer, frame
@@ -93,12 +93,12 @@ class Batch:
         """The records of the batch that the quarantine holds."""
         self.reports: list[SlotReport] = []
         self.later: list[SlotReport] = []
-        """Of further passes, for sinks that had to wait for the quarantine: their records are counted already."""
+        """Reports of later passes, for sinks that had to wait for the quarantine: their records are already counted."""
         self.gaps: list[Gap] = []
         self.landed: list[tuple[Sink, Sequence[Manifest]]] = []
         """What each sink committed."""
         self.refused = 0
-        """How many records the sinks refused at their commits."""
+        """The number of records that the sinks refused at commit."""
 
     def run(self) -> BatchMetrics:
         """The whole of it."""
@@ -145,7 +145,7 @@ class Batch:
             try:
                 reports = self._pass(flows, first, readable, excluded)
                 if any(flow.streaming for flow in flows):
-                    # Spark read them: it says nothing of records that went while it did.
+                    # Spark read them: it does not report records that expired meanwhile.
                     _, self.gaps = self.log.readable()
                 # A topic that was created again while it was read has other records under the same offsets.
                 runner.topic_ids(self.token)
@@ -153,7 +153,7 @@ class Batch:
                 self.reports[0].deferred += [sink.name for sink in self.sinks if sink not in first]
                 return
             except Exception as error:
-                # The log start may move while the batch is read: what is left is then found anew, once.
+                # The log start may move while the batch is read: the remaining ranges are then determined again, once.
                 translated = translate_error(error)
                 if translated.code != "OFFSETS_GONE" or last_try:
                     raise translated from error
@@ -182,9 +182,8 @@ class Batch:
         return flow.stage(self.frame, flow.works, slots) if slots else []
 
     def _carry_state(self) -> None:
-        """Every sink has the batch. What is remembered from it is Spark's, and has to be brought forward again.
-
-        For that its records are read once more, and one that is gone by now is missing in the state.
+        """Every sink has the batch, but its state is in Spark and must be rebuilt. For that its records are read again;
+        expired ones are missing in the state.
         """
         streaming = [flow.of_batch(self.token, ()) for flow in self.runner.flows.now() if flow.streaming]
         if not streaming:
@@ -227,8 +226,8 @@ class Batch:
             self.later += reports
         raise TerminalError(
             "BATCH_UNSTABLE",
-            f"batch {self.token.batch_id}: every pass over its records finds other bad ones",
-            hint="a step gives another result for the same record each time: make it deterministic",
+            f"batch {self.token.batch_id}: every pass over its records finds different bad records",
+            hint="a step returns different results for the same record: make it deterministic",
         )
 
     def _commit_sink(self, sink: Sink) -> None:
@@ -246,7 +245,7 @@ class Batch:
         self._discard_others(sink, self.token, manifests)
 
     def _quarantine_refused(self, refusals: Sequence[Refusal]) -> None:
-        """Bring refused rows into the quarantine before other sinks commit; in a redrive, to its marks."""
+        """Write refused rows to the quarantine before other sinks commit; in a redrive, to its marks."""
         self.refused += len({refusal.record for refusal in refusals})
         marks = self.committer.marks
         targets = [marks] if marks is not None else self.committer.quarantines
@@ -256,7 +255,7 @@ class Batch:
         self._quarantine(manifests, claim=self.sinks)
 
     def _quarantine_pending(self) -> None:
-        """Quarantine what version 0.7 refused in its last batch, where it was killed before it did."""
+        """Quarantine what version 0.7 refused in its last batch, if it was killed before it did."""
         committer = self.committer
         for sink in committer.sinks if committer.after_restart and committer.quarantines else ():
             position = committer.positions.get(sink.name)

@@ -16,7 +16,7 @@ from penstock.quarantine import Gap
 Bounds = dict[TopicPartition, LogBounds]
 _RECENT_SECONDS = 5.0
 END_PATIENCE = 120.0
-"""How many seconds a log may end before the batch does until that is called a loss."""
+"""How long a log may end before the end of the batch until this counts as data loss."""
 
 
 @dataclass
@@ -26,27 +26,27 @@ class LoggedBatches:
     checkpoint: SparkCheckpoint
     cluster: Cluster
     recreated: frozenset[str] = field(default=frozenset())
-    """Topics that are others than those the checkpoint was made with: the next batch begins where they do."""
+    """Topics that were re-created since the checkpoint was made: the next batch starts at their beginning."""
     gone: frozenset[str] = field(default=frozenset())
-    """Topics that were made again since the batch was begun, which a sink has already: the rest of it is lost."""
+    """Topics that were re-created during a batch that a sink already has: the rest of the batch is lost."""
     _starts: Offsets = field(default_factory=dict)
     _asked_at: float = 0.0
 
     def ranges(self, batch_id: int) -> BatchRanges:
-        """What a batch covers, by its offsets and those of the one before."""
+        """The ranges of a batch, from its offsets and those of the previous one."""
         found = ranges_of_batch(self.checkpoint.starts(batch_id), self.checkpoint.ends(batch_id), self.recreated)
         return found if batch_id else replace(found, seen=frozenset())
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> Bounds:
-        """Where the logs begin and end now, of the topics that the batch is of."""
+        """The current log bounds of the batch's topics."""
         bounds = self.cluster.bounds(at for at in partitions if at.topic not in self.gone)
         self._starts, self._asked_at = {at: log.start for at, log in bounds.items()}, time.monotonic()
         return bounds
 
     def recent_bounds(self, partitions: Iterable[TopicPartition]) -> Bounds:
-        """Where the logs end now, and began a moment ago: a reader notices where they begin later by now.
+        """The current log ends, with recent log starts: a reader notices a later start.
 
-        That is half of the questions, which for a thousand partitions is a good part of a short batch.
+        That halves the requests, which for a thousand partitions are a good part of a short batch.
         """
         wanted = [at for at in partitions if at.topic not in self.gone]
         if time.monotonic() - self._asked_at < _RECENT_SECONDS and all(at in self._starts for at in wanted):
@@ -62,7 +62,7 @@ class LoggedBatches:
 
 @dataclass(frozen=True)
 class GivenBatches:
-    """Batches that are known before the run begins. Without a cluster all of them are there."""
+    """Batches that are known before the run starts. Without a cluster, all records are available."""
 
     batches: Sequence[tuple[OffsetRange, ...]]
     cluster: Cluster | None
@@ -74,7 +74,7 @@ class GivenBatches:
         return BatchRanges(tuple(sorted(self.batches[batch_id - self.first])), ())
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> Bounds:
-        """As the brokers say, or all that is asked for."""
+        """The log bounds from the brokers, or exactly the requested ranges."""
         if self.cluster is not None:
             return self.cluster.bounds(partitions)
         ends = {r.topic_partition: r.end for batch in self.batches for r in batch}
@@ -103,28 +103,29 @@ class BatchLog:
     token: BatchToken
     covered: BatchRanges
     check_topics: Callable[[BatchToken], object]
-    """Raises where a topic is not the one any more that the batch was planned for."""
+    """Raises if a topic was re-created since the batch was planned."""
     stopped: Callable[[float], bool]
-    """Waits for this many seconds; true where the run was asked to stop meanwhile."""
+    """Waits for this many seconds; returns true if the run was asked to stop."""
     records_gaps: bool
-    """Whether records that are gone are written down; else they stop the run."""
+    """Whether lost records are recorded as gaps; otherwise they stop the run."""
 
     def __post_init__(self) -> None:
         self._recent: Bounds = self.batches.recent_bounds(self.token.ends)
         self.lags = self.batches.lags(self.token, self._recent)
 
     def readable(self, *, recent: bool = False) -> tuple[list[OffsetRange], list[Gap]]:
-        """What can still be read of the batch, and every gap; by what was asked a moment ago if it is `recent`."""
+        """The readable ranges of the batch, and every gap; from the latest known bounds if `recent`."""
         readable, gaps = clip_to_log(self.covered, self._bounds(self._recent if recent else None))
         if gaps and not self.records_gaps:
             raise data_loss(gaps, self.token.batch_id)
         return readable, gaps
 
     def _bounds(self, bounds: Bounds | None = None) -> Bounds:
-        """Where the logs begin and end, asked before or now. An end before the batch's own is not believed at once.
+        """The log bounds, known or current. An end before the batch's own end is checked repeatedly: after a broker
+        failure, the next leader of a partition learns the high watermark with a delay, and existing records would count
+        as lost.
 
-        When a broker is lost, the next leader of a partition learns a little later how far readers may go. Taken at
-        its word, records that are there would count as lost. A request to stop ends the wait, and the batch with it.
+        A stop request ends the wait, and the batch with it.
         """
         token, deadline = self.token, time.monotonic() + END_PATIENCE
         while True:
@@ -136,9 +137,9 @@ class BatchLog:
             if self.stopped(0.5):
                 raise TransientError(
                     "LOG_ENDS_EARLY",
-                    f"batch {token.batch_id}: the log ends before the batch does, and the run was asked to stop",
+                    f"batch {token.batch_id}: the log ends before the end of the batch, and the run was asked to stop",
                     context={str(at): f"ends at {bounds[at].end}, the batch at {end}" for at, end in short.items()},
-                    hint="the next run asks again",
+                    hint="the next run checks again",
                 )
             bounds = None
 

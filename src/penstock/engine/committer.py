@@ -1,8 +1,8 @@
-"""Where the targets of a query are, as this process knows: read, claimed, and committed onto.
+"""The positions of a query's targets, as known to this process: read, claimed, and committed onto.
 
-Two runs may work on one batch, and one of them may have another definition. So before its first commit a run claims the
-quarantine, and before it quarantines anything also the targets, by commits without rows: the other one's commits then
-fail, and it begins anew and reads what this one has quarantined.
+Two runs may work on the same batch with different definitions. So before its first commit a run claims the quarantine,
+and before it quarantines anything also the targets, by commits without rows: the other run's commits then fail, and it
+starts over and reads what this one has quarantined.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Purpose(Enum):
 
     STREAM = "stream"
     REWRITE = "rewrite"
-    """A replay or a redrive: no other run works on its batches, so no target is claimed."""
+    """A replay or redrive: no other run works on its batches, so no target is claimed."""
     CATCH_UP = "catch-up"
-    """The batches are ones that other targets have had already: a target that went back is brought forward."""
+    """Other targets already have these batches: a restored target catches up."""
     RECOVER = "recover"
-    """The same for a quarantine that lost records: its number stays as it is until it has all of them again."""
+    """The same for a quarantine that lost records: its commit number stays unchanged until it has all of them again."""
 
     @property
     def claims(self) -> bool:
@@ -54,13 +54,13 @@ class Committer:
     targets: Targets
     purpose: Purpose = Purpose.STREAM
     marks: Sink | None = None
-    """One of the sinks, the last: it is given the bad records, those too that a target refuses at its commit."""
+    """The last of the sinks: gets the bad records, including those that a target refuses at its commit."""
     numbers: Mapping[str, int] = field(default_factory=dict)
-    """How many commits each target had when the run began."""
+    """The number of commits of each target when the run started."""
     table_lock: Callable[[Sink], AbstractContextManager[None]] = lambda sink: nullcontext()
-    """What a commit to a sink's table is made in, where a compaction may be at it."""
+    """Context of a commit to a sink's table, which excludes compaction."""
     after_restart: bool = True
-    """Whether an earlier attempt may have committed something of the next batch."""
+    """Whether an earlier attempt may have committed parts of the next batch."""
     positions: dict[str, Position] = field(default_factory=dict)
     """The position of each target, as far as this process knows."""
     _own: set[str] = field(default_factory=set)
@@ -78,7 +78,7 @@ class Committer:
         return [one for one in self.targets.quarantines if not isinstance(one, RefusingQuarantine)]
 
     def missing_in(self, token: BatchToken) -> list[Sink]:
-        """The sinks that lack this batch. Raises where a target contradicts it."""
+        """The sinks that lack this batch. Raises if a target contradicts it."""
         if not self.after_restart and token.rule is not Rule.RECORDS:
             return [*self.sinks]
         targets = [*self.sinks, *self.quarantines]
@@ -90,7 +90,7 @@ class Committer:
         for quarantine in self.quarantines if not self.purpose.catches_up else ():
             is_committed(quarantine, found[quarantine.name], _forward(token), self._quarantine_commits(quarantine))
         missing = [s for s in self.sinks if not is_committed(s, found[s.name], token, least.get(s.name, 0))]
-        # What a sink refuses is found by staging for it: where the marks lack the batch, all are staged for again.
+        # What a sink refuses is found by staging for it: if the marks lack the batch, all sinks are staged again.
         return [*self.sinks] if self.marks in missing else missing
 
     def claim(self, token: BatchToken, targets: Sequence[Sink]) -> None:
@@ -129,7 +129,7 @@ class Committer:
         if token.rule is Rule.RECORDS and is_committed(sink, known, token):
             return
         if token.rule is Rule.RECORDS:
-            # Which records the target holds was asked at this position: on another one it has to be asked again.
+            # The target's records were queried at this position: on another one they must be queried again.
             position: Position | None = Position.after(known, token)
             assert position is not None
             sink.land(position, manifests, known)
@@ -143,7 +143,7 @@ class Committer:
                 "FENCED",
                 f"sink {sink.name}: another run has committed batch {token.batch_id}, with another quarantine",
                 context={"this run's quarantine": dict(token.quarantine), "the other's": carried},
-                hint="two runs work on one batch, and one of them with another definition: stop one of them",
+                hint="two runs work on the same batch with different definitions: stop one of them",
             )
         self.positions[sink.name] = position
         self._own.add(sink.name)
@@ -151,8 +151,8 @@ class Committer:
     def commit_quarantine(self, token: BatchToken, quarantine: Sink, manifests: Sequence[Manifest]) -> None:
         """Commit bad records of a batch, which may have more than one such commit.
 
-        One attempt: where the outcome is not known, or another run was first, the batch begins anew and keeps to what
-        the quarantine then holds.
+        One attempt: if the outcome is unknown, or another run was first, the batch starts over with what the quarantine
+        then has.
         """
         known = self.positions.get(quarantine.name)
         position = Position.after(known, self._any_order(self.carrying(token)))
@@ -162,7 +162,7 @@ class Committer:
         self.positions[quarantine.name] = position
 
     def record(self, token: BatchToken, gaps: Sequence[Gap]) -> None:
-        """Commit the gaps of a batch, where it has some and they are kept."""
+        """Commit the gaps of a batch, if any and if they are recorded."""
         target = self.targets.gaps
         if gaps and target is not None:
             token = self._any_order(token)
@@ -188,7 +188,7 @@ class Committer:
         return max((position.last.quarantine.get(quarantine.name, 0) for position in known), default=0)
 
     def _reaches(self, quarantine: Sink, token: BatchToken) -> bool:
-        """Whether a quarantine may hold records of a batch: its position is beyond where the batch starts."""
+        """Whether a quarantine may have records of a batch: its position is after the start of the batch."""
         position = self.positions[quarantine.name]
         return position.last == token or any(
             position.next.get(r.topic_partition, 0) > r.start for r in token.ranges if self.after_restart

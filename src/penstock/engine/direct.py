@@ -1,6 +1,6 @@
 """The direct lane: Spark schedules the slots, the rows stay in Arrow from Kafka to the staged file.
 
-A dedupe must see all rows of a key, which may lie in several slots. Rows are then exchanged by key, once for each
+A dedupe must see all rows of a key, which may be in several slots. Rows are then exchanged by key, once for each
 dedupe, as Arrow IPC blocks through Spark's shuffle; Spark never looks inside them.
 """
 

@@ -1,9 +1,9 @@
-"""The flows of a run as they are now: staged by their lanes, following the registries where the file says `latest`.
+"""The current flows of a run: staged by their lanes, following the registries for `latest`.
 
-Before a batch is staged the registries are asked. A newer schema that the tables take is taken up at once: new columns
-appear without a restart, or stop the run where a sink says `evolve: fail`. Types that the tables do not take are said
-and left: the decoders stay at the last schema that fits, and records that cannot be read by it go to the quarantine
-with both types named. A registry that is away stops nothing as long as every schema in the batch is known.
+The registries are queried before a batch is staged. A newer schema that the tables accept is used at once: new columns
+appear without a restart, or stop the run if a sink has `evolve: fail`. Types that the tables reject are reported: the
+decoders keep the last schema that fits, and records that it cannot read go to the quarantine with both types named. An
+unreachable registry stops nothing as long as every schema in the batch is known.
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ _MISMATCH = "SINK_SCHEMA_MISMATCH"
 
 @dataclass
 class CurrentFlows:
-    """Gives the flows of each batch. `prepare` comes first, and makes the sinks ready."""
+    """Provides the flows of each batch. `prepare` is called first, and prepares the sinks."""
 
     pipeline: Pipeline
     session: Any
     tell: Callable[[str], None]
     late_by: Callable[[int], int] = lambda batch_id: 0
-    """The watermark by which rows of a batch are late, in milliseconds."""
+    """The watermark for late rows of a batch, in milliseconds."""
     pinned: int | None = None
     _schemas: tuple[pa.Schema, ...] = ()
     """The columns that reach the inlets of each flow."""
     staged: tuple[StagedFlow, ...] = ()
-    """The flows as they were put together last."""
+    """The flows as last built."""
     stream: Stream | None = None
-    """The streaming frame of a flow with state; made by `prepare`, and anew for every start of the query."""
+    """The streaming frame of a stateful flow; built by `prepare`, for every start of the query."""
     _refused: dict[Place, RegisteredSchema] = field(default_factory=dict)
-    """The newest schema of each decoder that the tables did not take."""
+    """The newest schema of each decoder that the tables rejected."""
     stale: bool = False
-    """Whether the streaming frame was made with a table that has changed since."""
+    """Whether the streaming frame was built with a table that has changed since."""
 
     @cached_property
     def _updates(self) -> SchemaUpdates:
-        """The decoders that take up newer schemas as they come. With state the columns stay what they were."""
+        """The decoders that follow newer schemas. With state the columns do not change."""
         if any(flow.layout() is not None for flow in self.pipeline.flows):
             return SchemaUpdates({})
         return SchemaUpdates({place: one for place, one in registered(self.pipeline.config).items() if one.follows})
@@ -90,7 +90,7 @@ class CurrentFlows:
         self.stage()
 
     def stage(self) -> None:
-        """Put together what the tasks of each flow need to know, for the schemas as they are."""
+        """Build the work of each flow's tasks, for the current schemas."""
         pipeline = self.pipeline
         reading: set[Place] = set()
         staged: list[StagedFlow] = []
@@ -130,7 +130,7 @@ class CurrentFlows:
         self.staged = tuple(staged)
 
     def new_stream(self) -> Stream | None:
-        """The streaming frame for a start of the query, where a flow keeps state."""
+        """The streaming frame for a start of the query, if a flow is stateful."""
         layout = next((found for flow in self.pipeline.flows if (found := flow.layout()) is not None), None)
         if layout is not None:
             from penstock.engine.stream import Stream
@@ -150,12 +150,12 @@ class CurrentFlows:
         if fresh:
             if self.stream is not None and any(name in fresh for name in self.stream.layout.tables):
                 self.stale = True
-                raise TransientError("TABLE_CHANGED", "a table that is joined before the state has changed")
+                raise TransientError("TABLE_CHANGED", "a table joined before the state has changed")
             self.stage()
         was_away, newest = self._updates.away, self._updates.newest(self._known)
         if newest is None:
             if not was_away and self._updates.away is not None:
-                self.tell(f"going on with the schemas that are known: {self._updates.away.summary}")
+                self.tell(f"continuing with the known schemas: {self._updates.away.summary}")
             return self._frozen()
         for place, schema in newest.items():
             if schema is not self._known(place):
@@ -163,7 +163,7 @@ class CurrentFlows:
         return self.staged
 
     def try_again(self) -> None:
-        """A batch is to be run again: it may be a registry that it waited for."""
+        """A batch is retried: it may have waited for a registry."""
         self._updates.ask_at_once()
 
     def _known(self, place: Place) -> RegisteredSchema:
@@ -173,7 +173,7 @@ class CurrentFlows:
         try:
             newer = self.pipeline.reading({**self.pipeline.schemas, place: schema})
             if [flow.lane.lane for flow in newer.flows] != [flow.lane.lane for flow in self.pipeline.flows]:
-                self._decline(place, schema, "it needs the other lane, which only a restart can take")
+                self._decline(place, schema, "it needs the other lane, which requires a restart")
                 return
             schemas = self._columns(newer)
             _check_sinks(newer, schemas)
@@ -186,12 +186,12 @@ class CurrentFlows:
         added = sorted(_decoded_names(newer) - _decoded_names(self.pipeline))
         self._prepare_sinks(newer, schemas)
         self.stage()
-        self.tell(f"{_named(schema)} is taken up" + (f": new columns {', '.join(added)}" if added else ""))
+        self.tell(f"{_named(schema)} is now used" + (f": new columns {', '.join(added)}" if added else ""))
 
     def _decline(self, place: Place, schema: RegisteredSchema, why: str) -> None:
         """Stay at the schema before this one."""
         self._refused[place] = schema
-        self.tell(f"{_named(schema)} is not taken up: {why}")
+        self.tell(f"{_named(schema)} is not used: {why}")
 
     def _frozen(self) -> tuple[StagedFlow, ...]:
         frozen = self.pipeline.reading(self.pipeline.schemas, frozen=True)
@@ -223,7 +223,7 @@ class CurrentFlows:
                 if _only_lacks(newest, schemas, columns):
                     raise refusal
                 self._refused[place] = refused
-                self.tell(f"{_named(refused)} is not taken up, reading by version {older.version}: {refusal.line}")
+                self.tell(f"{_named(refused)} is not used, still reading with version {older.version}: {refusal.line}")
                 return candidate, columns
         raise refusal
 
@@ -297,7 +297,7 @@ def _check_sinks(pipeline: Pipeline, schemas: Sequence[pa.Schema]) -> None:
 
 
 def _only_lacks(newer: Pipeline, schemas: Sequence[pa.Schema], older: Sequence[pa.Schema]) -> bool:
-    """Whether the sinks refuse a newer schema for its new columns alone: then `evolve: fail` is meant to stop."""
+    """Whether the sinks refuse a newer schema only because of new columns: `evolve: fail` should then stop the run."""
     kept = [pa.schema([f for f in new if f.name in old.names]) for new, old in zip(schemas, older, strict=True)]
     try:
         _check_sinks(newer, kept)

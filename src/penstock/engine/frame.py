@@ -1,13 +1,13 @@
-"""The frame lane: the same reader, decoder and sinks around a Spark frame, for what only Spark SQL can say.
+"""The frame lane: the same reader, decoder and sinks around a Spark frame, for what only Spark SQL can express.
 
 The decoder's bad records are staged where they are found, inside the reading task, and their manifests come back
 through an accumulator. Spark may leave rows unread that a query does not need, or read a slot twice: of each slot one
 whole report counts, and a slot that was not read to its end is read again for its bad records alone.
 
-Of the steps, SQL and functions of frames run as they are, steps over Arrow in tasks of their own. What these refuse and
-count comes back through an accumulator too. The records are quarantined once the frame has run, by coordinates and byte
-for byte, in one job for all of them. An expression that only Spark can evaluate is evaluated so that a row that fails
-does not fail the job.
+SQL steps and frame functions run directly, steps over Arrow in their own tasks. Their refusals and counters also come
+back through an accumulator. The records are quarantined after the frame has run, by coordinates and byte for byte, in
+one job for all of them. An expression that only Spark can evaluate is evaluated so that a row that fails does not fail
+the job.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from penstock.transforms.step import ExpressionStep, FromSpark
 
 Slots = Sequence[tuple[OffsetRange, ...]]
 Views = Callable[[Any], None]
-"""Makes the tables that the steps name views of a session."""
+"""Registers the tables of the steps as views of a session."""
 _REPORT = "report binary"
 
 
@@ -70,7 +70,7 @@ def stage_rows_of(frame: Any, work: SlotWork) -> list[SlotReport]:
 
 
 def pinned_by_record(frame: Any, work: SlotWork) -> Any:
-    """Where a sink commits in its slot: the rows in the slot of their record, in the order of the source."""
+    """If a sink commits in its slot: the rows in the slot of their record, in source order."""
     if work.pinned is None:
         return frame
     from pyspark.sql import functions as f
@@ -123,7 +123,7 @@ _ONCE_FOR_SEVERAL = "spark.sql.subexpressionElimination.enabled"
 def with_tried(frame: Any, step: ExpressionStep) -> Any | None:
     """The frame with a struct in each row for each expression of a step, NULL where it fails.
 
-    None where Spark accepts them only as they are: one that generates rows, or one that is invalid.
+    None if Spark only accepts them unchanged: one generates rows, or is invalid.
     """
     # A piece that several expressions share would be computed before them, outside of what catches its failure.
     frame.sparkSession.conf.set(_ONCE_FOR_SEVERAL, "false")
@@ -141,7 +141,7 @@ def with_tried(frame: Any, step: ExpressionStep) -> Any | None:
 _one_at_a_time = threading.Lock()
 _WATERMARK = "spark.watermarkDelayMs"
 _SEGMENT = 1_000_000
-"""More than there are tasks in a stage: a report is identified by its segment and its task."""
+"""More than the tasks of any stage: a report is identified by its segment and task."""
 
 
 class _Reports(AccumulatorParam):  # type: ignore[misc]
@@ -153,13 +153,13 @@ class _Reports(AccumulatorParam):  # type: ignore[misc]
 
 
 class TaskReports:
-    """The reports of tasks inside a frame, on their way to the driver. A task that ran twice counts once.
+    """Collects the reports of tasks inside a frame on the driver. A task that ran twice counts once.
 
-    `forget` it after its last job: Spark's Python keeps every accumulator for ever, and these are made for each batch.
+    Call `forget` after its last job: PySpark keeps every accumulator forever, and these are created for each batch.
     """
 
     def __init__(self, context: Any) -> None:
-        # Its number is counted up without a lock, and two of one number would get each other's reports.
+        # Its id is incremented without a lock, and two with the same id would get each other's reports.
         with _one_at_a_time:
             self._reports = context.accumulator([], _Reports())
         self._segments = 0
@@ -180,7 +180,7 @@ class TaskReports:
         return list(found.values())
 
     def forget(self) -> None:
-        """On the driver, when no job can report any more: drop the accumulator."""
+        """On the driver, when no job can report anymore: drop the accumulator."""
         forget_accumulator(self._reports)
 
 
@@ -190,7 +190,7 @@ def spark_schema(schema: pa.Schema) -> Any:
 
 
 def apply_steps(session: Any, frame: Any, steps: Sequence[Transform], reports: TaskReports | None = None) -> Any:
-    """The transforms one after another. Without `reports` the frame is only looked at, never run."""
+    """Apply the transforms in order. Without `reports` the frame is only analysed, never run."""
     over_arrow: list[Transform] = []
     columns: Sequence[str] = frame.columns
     for step in steps:
@@ -217,10 +217,9 @@ def apply_steps(session: Any, frame: Any, steps: Sequence[Transform], reports: T
 def _refusing(
     frame: Any, over_arrow: list[Transform], step: ExpressionStep, reports: TaskReports | None
 ) -> tuple[Any, list[Transform], bool]:
-    """The frame and the steps over it, with a step that refuses the rows it fails on; false where it is left to Spark.
+    """The frame and its steps, with a step that refuses the rows it fails on; false if it is left to Spark.
 
-    That is where no row can fail, where the rows no longer say which records they are of, and where Spark alone can
-    carry them.
+    That is if no row can fail, if the rows have lost their coordinates, or if only Spark can process them.
     """
     if not _keeps_through_arrow(frame):
         return frame, over_arrow, False
@@ -228,7 +227,7 @@ def _refusing(
     if COORDINATES not in schema.names:
         return frame, over_arrow, False
     if step.no_arrow_form(schema) is None:
-        # Where the rows are in a task already, one more step costs less than the way back.
+        # If the rows are already in a task, one more step costs less than the way back.
         return (frame, [*over_arrow, step], True) if over_arrow or step.may_fail(schema) else (frame, [], False)
     frame = through_arrow(frame, over_arrow, reports)
     tried = with_tried(frame, step)
@@ -302,7 +301,7 @@ def schema_joined(session: Any, join: Join, sides: Mapping[str, pa.Schema]) -> p
 
 
 def quarantine_all(context: Any, work: SlotWork, reports: list[SlotReport]) -> list[SlotReport]:
-    """Quarantine what the tasks of some reports refused, in a job of its own; the reports with that one's."""
+    """Quarantine what the tasks of some reports refused, in a separate job; returns all reports."""
     refused: list[Refusal] = []
     for report in reports:
         report.refused_on(work.route)

@@ -22,7 +22,7 @@ class Started:
     partitions: int
     query_id: str | None
     cores: int = 1
-    """How many tasks run at once."""
+    """How many tasks run in parallel."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class BatchPhase:
 
 @dataclass(frozen=True)
 class Stalled:
-    """A batch has begun and shows no progress, or shows progress again."""
+    """A batch has started and shows no progress, or shows progress again."""
 
     text: str | None
     """The reason; none once there is progress again."""

@@ -20,7 +20,7 @@ Figure = TypeVar("Figure", int, float)
 
 
 class BatchTimer:
-    """Times one batch from its making on. `enter` is called with each phase as it begins."""
+    """Measures one batch from its creation. `enter` is called when a phase starts."""
 
     def __init__(self, enter: Callable[[str], None]) -> None:
         self._enter = enter

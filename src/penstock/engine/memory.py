@@ -33,7 +33,7 @@ class MemoryReader:
 
     records: pa.RecordBatch
     given: Given = field(default_factory=Given)
-    """What a registry would answer: a task asks none."""
+    """The registry schemas: a task does not query the registry."""
 
     def read(self, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
         """Yield the records of `ranges`, by partition and offset."""
@@ -63,7 +63,7 @@ class CollectingSink(WithoutTarget):
     target: str = "memory"
 
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> _CollectingStage:
-        """In a task: begin to collect."""
+        """In a task: start collecting."""
         return _CollectingStage(self, writer, schema)
 
     def rows(self, manifests: Sequence[Manifest]) -> pa.Table:

@@ -1,7 +1,8 @@
-"""What attempts staged that do not count: removed when the batch is committed, and again when they have surely ended.
+"""Files staged by discarded attempts: removed when the batch is committed, and again when the attempts have certainly
+ended.
 
-A task that is killed goes on for a moment, and may stage after the first look. Nothing of this stops a batch: what
-cannot be removed now costs space, and no row.
+A killed task runs on for a moment, and may stage after the first pass. Errors never stop a batch: leftover files only
+cost space.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Orphans:
     def after(
         self, token: BatchToken, manifests: Sequence[tuple[Sink, Sequence[Manifest]]], stages: Collection[int]
     ) -> bool:
-        """After a batch is committed: clear up where attempts were lost. True where there were."""
+        """After a batch is committed: clean up lost attempts. True if there were any."""
         self.sweep()
         if not self.attempts.were_others(stages):
             return False

@@ -46,9 +46,9 @@ class Outlet:
         self._route = route
         self.refused: list[Refusal] = []
         self.deferred: list[str] = []
-        """Sinks that commit in their slot and did not: the slot's bad records have to be quarantined first."""
+        """Sinks that commit in their slot but have not: the slot's bad records must be quarantined first."""
         self.seconds: dict[str, float] = {}
-        """What each sink took."""
+        """The result of each sink."""
         try:
             for inlet in inlets:
                 self._stages.append((inlet, inlet.sink.stage(token, writer, plain(inlet.schema(schema)))))
@@ -70,7 +70,7 @@ class Outlet:
         return sum(1 for count in refusing.values() if count >= len(self._stages))
 
     def finish(self, *, defer: bool = False) -> list[Manifest]:
-        """Finish every stage, last those whose end is the commit; with `defer` these are given up instead."""
+        """Finish every stage, last those that commit when they finish; with `defer` these are aborted instead."""
         manifests = []
         for inlet, stage in sorted(self._stages, key=lambda one: isinstance(one[0].sink, SlotSink)):
             commits = isinstance(inlet.sink, SlotSink)

@@ -45,7 +45,7 @@ class Retries:
     _attempt: int = 0
 
     def wait(self, error: TransientError, *, progress: bool) -> bool:
-        """Wait before the next try; false where a stop was requested in the meantime."""
+        """Wait before the next retry; returns false if a stop was requested."""
         now = time.monotonic()
         if progress or self._since is None:
             self._since, self._attempt = now, 0

@@ -1,4 +1,4 @@
-"""The Structured Streaming query: Spark chooses and logs the offsets, Penstock carries the batch.
+"""The Structured Streaming query: Spark chooses and logs the offsets, Penstock processes the batch.
 
 Without state the frame that Spark hands to each batch is never run; it costs nothing. A flow with state is that frame.
 """
@@ -37,7 +37,7 @@ class BatchGate:
     def __init__(self, run_batch: RunBatch, until: int | None = None) -> None:
         self._run_batch = run_batch
         self.until = until
-        """The last batch that is let through."""
+        """The last batch to run."""
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._released = threading.Event()
@@ -68,7 +68,7 @@ class BatchGate:
         raise RuntimeError("the run is stopping")
 
     def close(self) -> None:
-        """Let the current batch finish, and no other begin."""
+        """Let the current batch finish, and start no other."""
         self._closed.set()
         with self._lock:
             pass
@@ -81,7 +81,7 @@ class BatchGate:
         """The query is over. Spark's gateway keeps the gate as long as the session, and all that it refers to."""
         self._closed.set()
         self._run_batch, self.error = _nothing, None
-        # Not where Spark gave up waiting for a batch that still goes on.
+        # Not if Spark stopped waiting for a batch that still runs.
         if self._connection is not None and self._lock.acquire(blocking=False):
             close_connection(self._connection)
             self._lock.release()
@@ -102,7 +102,7 @@ def start_query(
 ) -> Any:
     """Start the query over Spark's Kafka source, or over several that a stream joins.
 
-    A source without a cap of its own has its share of `cap`.
+    A source without its own cap gets its share of `cap`.
     """
     config = pipeline.config
     shares = max(1, len(config.sources))
@@ -132,9 +132,9 @@ def start_query(
 
 
 def choose_file_manager(session: Any, checkpoint: str, asked: str | None = None) -> None:
-    """On S3 the files of a checkpoint are written in place, whole and only where none is; elsewhere by a rename.
+    """On S3, checkpoint files are written in place with a conditional put; elsewhere by a rename.
 
-    The session may have run another pipeline before: what that one needed is unset.
+    The session may have run another pipeline before: its settings are unset.
     """
     chosen = asked or (_ABORTABLE if is_s3_uri(checkpoint) else None)
     if chosen is not None:
@@ -155,7 +155,7 @@ def _read(
     reader = session.readStream.format("kafka").options(**{**pipeline.settings.for_spark(), **more})
     # Loss is detected by Penstock, exactly and before a row is read: Spark's own reader does not run without state.
     reader = reader.option("failOnDataLoss", "false")
-    # Spark would ask three times before it says anything; the run itself tries again, and says so.
+    # Spark would retry three times silently; the run itself retries, and reports it.
     reader = reader.option("fetchOffset.numRetries", "1")
     return reader.options(
         **_subscribed(subscription), **_starting(start, subscription, source), **_limits(source, cap)

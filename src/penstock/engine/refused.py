@@ -1,8 +1,8 @@
-"""Records that stay out of the targets: refused by a step or a target, or excluded because they were quarantined
-before.
+"""Records excluded from the targets: refused by a step or a target, or quarantined before.
 
-A refused row becomes the record that it came from, with its bytes, read again from the source where they were not kept.
-Excluded are the records that an earlier attempt of the batch has quarantined, and those that a target holds already.
+A refused row becomes the record that it came from, with its bytes, which are read again from the source if they were
+not kept. Records that an earlier attempt of the batch has quarantined, and those that a target already has, are
+excluded.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from penstock.contracts import Reader
 from penstock.model import BAD_SCHEMA, COORDINATES, RAW_SCHEMA, OffsetRange, Refusal, TopicPartition, bad_records
 
 EVERYWHERE = ""
-"""Stands for every route and sink of the pipeline."""
+"""Means every route and sink of the pipeline."""
 
 RecordPlace = tuple[str, int, int]
 """Topic, partition and offset of a record."""
 
 
 DECODE = "decode"
-"""The stage of a record that could not be decoded, so that no step has seen it."""
+"""The stage of a record that could not be decoded and reached no step."""
 
 Offsets = Mapping[str, Mapping[TopicPartition, frozenset[int]]]
 
@@ -72,9 +72,9 @@ class Excluded:
         )
 
     def all_before_steps(self, sinks: Iterable[str]) -> Excluded:
-        """The same for steps that judge each row by itself: they need not see what stays out.
+        """The same for steps that check each row independently: they need not see excluded records.
 
-        Where only these sinks are written, a record that stays out of all of them is not decoded at all.
+        If only these sinks are written, a record that is excluded from all of them is not decoded at all.
         """
         parts = [self.offsets.get(sink, {}) for sink in sinks]
         found = self
@@ -156,7 +156,7 @@ def _without(rows: pa.RecordBatch, out: Offsets, names: set[str]) -> pa.RecordBa
 
 
 BYTES_GONE = "BYTES_GONE"
-"""The code of a refused record that the topic no longer has: its coordinates are kept, its bytes are lost."""
+"""The code of a refused record that is no longer in the topic: its coordinates are kept, its bytes are lost."""
 
 
 @dataclass
@@ -181,7 +181,7 @@ class Refused:
         return _as_bad(raw, [reasons for reasons in found if reasons is not None])
 
     def gone(self) -> pa.RecordBatch:
-        """The rest, which no topic has any more, as bad records without bytes. They wait no longer."""
+        """The remaining records, which are no longer in any topic, as bad records without bytes."""
         left, self.waiting = sorted(self.waiting.items()), {}
         places = [{"topic": one.topic, "partition": one.partition, "offset": one.start} for one, _ in left]
         raw = pa.RecordBatch.from_pylist(places, schema=RAW_SCHEMA)
@@ -202,7 +202,7 @@ class Refused:
 def refused_records(reader: Reader, refused: Sequence[Refusal]) -> Iterator[pa.RecordBatch]:
     """The records of refused rows as bad ones, read again from the source, each once.
 
-    One that compaction or retention has removed meanwhile comes without its bytes, and with a code that says so.
+    A record that compaction or retention has removed gets no bytes, and its own code.
     """
     waiting = Refused()
     waiting.add(refused)

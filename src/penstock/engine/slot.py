@@ -90,7 +90,7 @@ def _known(bad: pa.RecordBatch, work: SlotWork) -> list[bool]:
 
 
 def _lacking(bad: pa.RecordBatch, work: SlotWork) -> pa.Array:
-    """For each bad record the sinks that want the batch, without those that it stays out of or that hold it already."""
+    """For each bad record the sinks that need the batch, without those that exclude it or already have it."""
     names = work.lacking.split(",")
     out = {name: work.excluded.offsets.get(name, {}) for name in names}
     places = record_places(bad)
@@ -106,10 +106,11 @@ def stage_rows(rows: Iterable[pa.RecordBatch], out: Outlet, report: SlotReport) 
 
 
 class SlotRun:
-    """A slot at work: what it reads, and where its rows go, for one flow or for several that read the same records.
+    """A running slot: its input and outputs, for one flow or for several that read the same records.
 
-    What steps and targets refuse is on its way to the quarantine. While the rows of some records go through, these are
-    still in memory, and a refused one keeps its bytes. What is refused later, after a dedupe, is read again at the end.
+    Rows refused by steps and targets go to the quarantine. While the rows of some records are processed, the records
+    are still in memory, and a refused one keeps its bytes. Rows refused later, after a dedupe, are read again at the
+    end.
     """
 
     def __init__(self, report: SlotReport, ends: Sequence[tuple[SlotWork, SideOutputs, Outlet | None]]) -> None:
@@ -118,7 +119,7 @@ class SlotRun:
         self._refused = [Refused() for _ in ends]
 
     def decoded(self, ranges: Sequence[OffsetRange], work: SlotWork | None = None) -> Iterator[pa.RecordBatch]:
-        """The good rows of some ranges; what is bad or deletes goes to the sides on the way."""
+        """The good rows of some ranges; bad records and deletes are collected separately."""
         work, sides, report = work or self._ends[0][0], self._ends[0][1], self.report
         batches = work.reader.read(ranges)
         while True:
@@ -184,9 +185,9 @@ class SlotRun:
 
 @contextmanager
 def slot_run(works: Sequence[SlotWork], slot: int, rows_to: int | None = None) -> Iterator[SlotRun]:
-    """A slot at work, finished when the work inside is done, and aborted when anything fails.
+    """A running slot, finished when the block ends, and aborted if anything fails.
 
-    Rows are staged under the number `rows_to`; where it is left out, what leaves the steps is not staged here.
+    Rows are staged under the number `rows_to`; without it, the output of the steps is not staged here.
     """
     with reporting(slot) as report, ExitStack() as opened:
         ends = []

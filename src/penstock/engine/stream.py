@@ -1,4 +1,4 @@
-"""A flow with state: Spark's own streaming frame from the topic to the last step that remembers, then a frame a batch.
+"""A stateful flow: Spark's own streaming frame from the topic to the last stateful step, then a frame per batch.
 
 Spark's Kafka source reads, because only its streaming frame carries watermarks and state. The same decoder and the same
 steps over Arrow run in its tasks; after the last step with state each batch is a frame like any other, and the same
@@ -38,15 +38,15 @@ from penstock.transforms import Dedupe, Enrich, PythonFrame, Sql, Watermark
 from penstock.transforms.columns import find_column, quote
 
 CLOCK = "penstock.clock"
-"""In a trial: the topic of records that only tell the time."""
+"""In a trial: the topic of records that only advance time."""
 EXCLUDED = "penstock.excluded"
-"""The local property with the records of the batch that stay out, pickled."""
+"""The local property with the excluded records of the batch, pickled."""
 LATE = "penstock.late"
-"""The local property with the watermark by which rows of the batch are late, in microseconds."""
+"""The local property with the watermark for late rows of the batch, in microseconds."""
 
 
 class LateRows:
-    """Takes out the rows that the next step would leave out for being late, so that each is counted and kept."""
+    """Removes the rows that the next step would drop as late, so that each is counted and kept."""
 
     def __init__(self, watermark: Watermark, step: StatefulTransform) -> None:
         self.watermark, self.step = watermark, step
@@ -93,7 +93,7 @@ class Stream:
     layout: Layout
     reports: TaskReports
     clock: bool = False
-    """Whether there are records that only tell the time."""
+    """Whether there are records that only advance time."""
 
     @classmethod
     def over(cls, session: Any, layout: Layout) -> Stream:
@@ -113,7 +113,7 @@ class Stream:
             (LateRows(one.watermark, one.late_for),) if one.watermark is not None and one.late_for is not None else ()
         )
         if not after:
-            # With the decoder: a pass of its own through Python costs more than the decoding.
+            # Together with the decoder: a separate pass through Python costs more than the decoding.
             over_arrow, late = (*over_arrow, *late), ()
         schema = one.decoder.schema
         for step in over_arrow:
@@ -136,7 +136,7 @@ class Stream:
         self.reports.take()
         session.sparkContext.setLocalProperty(EXCLUDED, base64.b64encode(pickle.dumps(work.excluded)).decode())
         if not work.inlets and not work.quarantines:
-            # Every target has the batch; the state has to be brought forward all the same.
+            # Every target has the batch, but the state must still be updated.
             frame.write.format("noop").mode("overwrite").save()
             return []
         staged = stage_rows_of(self._pinned(apply_steps(session, frame, after, self.reports), work, after), work)
@@ -145,7 +145,7 @@ class Stream:
         return quarantine_all(session.sparkContext, work, [*reports, *staged])
 
     def _pinned(self, frame: Any, work: SlotWork, after: Sequence[Transform]) -> Any:
-        """Where a sink commits in its slot: a row's slot is that of its state, as long as no step moves rows about."""
+        """If a sink commits in its slot: a row's slot is that of its state, unless a step moves rows."""
         if work.pinned is None:
             return frame
         if any(map(_moves_rows, after)):

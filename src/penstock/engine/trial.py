@@ -57,7 +57,7 @@ class BatchResult:
     counts: Mapping[str, int] = field(default_factory=dict)
     notices: frozenset[str] = frozenset()
     state: pa.Table | None = None
-    """The rows of state that are left; none where the pipeline keeps no state."""
+    """The remaining rows of state; None for a stateless pipeline."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,10 @@ class Trial:
     pipeline: Pipeline
     given: Given
     session: Any
-    """None where it needs no Spark: everything is in this process, in one slot."""
+    """None if Spark is not needed: everything runs in this process, in one slot."""
 
     def run(self, batches: Sequence[Batch]) -> list[BatchResult]:
-        """Carry the batches one after another; time that passes gives no result of its own unless rows come of it."""
+        """Process the batches in order; advancing time gives no result unless it produces rows."""
         if self.session is None:
             return _run(self.pipeline, self.given, None, batches)
         try:
@@ -84,10 +84,10 @@ class Trial:
 
 
 def trial_of(pipeline: Pipeline, session: Callable[[], Any], *, given: Given = Given(), preview: bool = False) -> Trial:
-    """The trial of a pipeline. Spark is asked for only where the pipeline needs it.
+    """The trial of a pipeline. Spark is only started if the pipeline needs it.
 
-    A test asks no registry, and a pipeline without a quarantine stops at a bad record, as in a run. In a `preview`
-    registries are asked, and bad records are collected all the same.
+    A test uses no registry, and a pipeline without a quarantine stops at a bad record, as in a run. A `preview` uses
+    registries, and always collects bad records.
     """
     needs_spark = pipeline.stateful or pipeline.lane.lane != "direct"
     return Trial(_collecting(pipeline, preview), given, session() if needs_spark else None)
@@ -154,7 +154,7 @@ def _staged(flow: StagedFlow, session: Any, ranges: Sequence[OffsetRange]) -> li
 
 _SETTINGS = {
     "spark.sql.shuffle.partitions": "1",
-    # From the keys of a join it would infer that they are not null, and leave out the records that only tell the time.
+    # It would infer from the keys of a join that they are not null, and drop the records that only advance time.
     "spark.sql.constraintPropagation.enabled": "false",
 }
 
@@ -178,7 +178,7 @@ class _StreamTrial:
         flows = CurrentFlows(pipeline, self.session, lambda text: None, self.checkpoint.late_by)
         flows.prepare()
         stream = flows.new_stream()
-        assert stream is not None, "asked only of a pipeline with state"
+        assert stream is not None, "only for a stateful pipeline"
         stream.clock = True
         inputs = stream.layout.inputs
         frame = stream.frame(self.session, {one.name: self._raw(one) for one in inputs})
@@ -189,7 +189,7 @@ class _StreamTrial:
             yield self._batch(flows, frame.writeStream.outputMode(mode), batch)
 
     def _batch(self, flows: CurrentFlows, writer: Any, batch: Batch) -> BatchResult:
-        """Run the query until it has nothing left to do, and put together what its batches gave."""
+        """Run the query until it has nothing left to do, and combine the results of its batches."""
         waiting = tuple(ranges_of(batch)) if isinstance(batch, pa.RecordBatch) else ()
         reports: list[SlotReport] = []
         failed: list[Exception] = []
@@ -215,7 +215,7 @@ class _StreamTrial:
         return replace(_collected(self.pipeline, reports), state=self._state(query))
 
     def _state(self, query: Any) -> pa.Table:
-        """The rows of state that are left; with their keys, where one step keeps them."""
+        """The remaining rows of state; with their keys, if only one step is stateful."""
         operators = query.lastProgress["stateOperators"] if query.lastProgress is not None else []
         count = sum(one["numRowsTotal"] for one in operators)
         if len(operators) == 1 and operators[0]["operatorName"] in ("stateStoreSave", "dedupeWithinWatermark"):
@@ -249,8 +249,8 @@ class _StreamTrial:
         if one.watermark is None:
             raise TerminalError(
                 "TRIAL_WITHOUT_TIME",
-                "letting time pass needs a watermark: it is event time that passes",
-                hint="take `advance` out of the case",
+                "advance needs a watermark: it advances event time",
+                hint="remove `advance` from the case",
             )
         last = self.checkpoint.last_begun()
         mark = self.checkpoint.watermark(last) if last is not None else 0

@@ -1,7 +1,7 @@
-"""What a lane is asked to do with a batch, what each of its tasks is given, and what a task reports.
+"""The input of a lane for a batch, the input of each task, and the report of a task.
 
-A batch is cut as it suits its size: large partitions are split, small ones joined. For sinks that commit in the slot it
-is pinned instead: a slot is a function of the partition alone, none is split, and every slot is there in every batch.
+A batch is split by size: large partitions are split, small ones combined. For sinks that commit in the slot it is
+pinned instead: a slot depends only on the partition, none is split, and every batch has every slot.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock.registry.exchange import seconds_asked
 from penstock.transforms import Dedupe
 
 SMALLEST_SLOT = 5_000
-"""Below this many offsets a further task costs more than it gains."""
+"""Below this many offsets, another task costs more than it gains."""
 
 
 @dataclass(frozen=True)
@@ -42,22 +42,22 @@ class SlotWork:
     quarantines: tuple[Sink, ...]
     schema: pa.Schema
     tombstones: Decoder | None = None
-    """How a record without a value becomes a delete; none where the decoder sees to it."""
+    """How a record without a value becomes a delete; None if the decoder does it."""
     deleting: tuple[Sink, ...] = ()
-    """The sinks that are given the deletes."""
+    """The sinks that get the deletes."""
     pinned: int | None = None
-    """The number of slots, where a sink commits in its slot."""
+    """The number of slots, if a sink commits in its slot."""
     route: str = ""
-    """The name of the flow, where there are several."""
+    """The name of the flow, if there are several."""
     counts: bool = True
     """Whether this flow counts the records that it reads, and quarantines those that cannot be decoded: of several
     that read the same topics one does."""
     excluded: Excluded = field(default_factory=Excluded)
-    """Records that stay out: of the whole pipeline, of a route or of a sink."""
+    """Records to exclude: from the whole pipeline, a route or a sink."""
     lacking: str = ""
-    """Where some sinks have the batch already: those that do not. A record that is bad only now is missing in these."""
+    """If some sinks already have the batch: those that do not. A record that is bad only now is missing in these."""
     same_topics: Callable[[], None] | None = None
-    """Raises where a topic of the batch was created again since; asked before a slot commits in its task."""
+    """Raises if a topic of the batch was re-created; called before a slot commits in its task."""
     key: bytes = field(default_factory=wire_key, repr=False)
     """Signs the errors that the task sends to the driver."""
 
@@ -78,29 +78,29 @@ class SlotReport:
     rows_in: int = 0
     bytes_in: int = 0
     read: set[TopicPartition] = field(default_factory=set)
-    """The partitions that it read to the end, where Spark chose them."""
+    """The partitions that it read to the end, if Spark chose them."""
     rows_out: int = 0
     quarantined: int = 0
     codes: dict[str, int] = field(default_factory=dict)
-    """How many records were quarantined, by their codes."""
+    """The number of quarantined records by code."""
     counts: dict[str, int] = field(default_factory=dict)
-    """What the transforms counted, by its names."""
+    """The counters of the transforms, by name."""
     refused: list[Refusal] = field(default_factory=list)
-    """Rows that the transforms refused and that are not in the quarantine yet."""
+    """Rows refused by the transforms that are not yet in the quarantine."""
     notices: set[str] = field(default_factory=set)
     seconds: dict[str, float] = field(default_factory=dict)
     manifests: list[Manifest] = field(default_factory=list)
     took: float = 0.0
-    """Seconds from the slot's first line to its last."""
+    """The run time of the slot in seconds."""
     pressure: float = 0.0
     """The share of its machine's memory that was in use at its end."""
     stage: int | None = None
-    """Spark's stage that the task was of, where it was one."""
+    """The Spark stage of the task, if any."""
     deferred: list[str] = field(default_factory=list)
-    """Sinks that commit in their slot and did not yet: the slot's bad records have to be quarantined first."""
+    """Sinks that commit in their slot but have not yet: the slot's bad records must be quarantined first."""
     bad: list[tuple[str, tuple[str, int, int], str]] = field(default_factory=list)
-    """Where a sink commits in its slot: the bad records, each with who refused it, empty for the whole pipeline, and at
-    which stage."""
+    """If a sink commits in its slot: the bad records, each with the sink or route that refused it (empty for the whole
+    pipeline) and the stage."""
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
@@ -114,7 +114,7 @@ class SlotReport:
         self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
 
     def take(self, split: Split) -> pa.RecordBatch:
-        """The rows of a transform that go on; what it refused and counted is kept here."""
+        """The output rows of a transform; its refusals and counters are kept here."""
         self.refused += [replace(refusal, stage="transform") for refusal in split.refused]
         for name, count in split.counts.items():
             self.counts[name] = self.counts.get(name, 0) + count
@@ -140,19 +140,19 @@ def reporting(slot: int) -> Iterator[SlotReport]:
 
 
 def _stage() -> int | None:
-    # Asked only where it is there: not everyone pays for importing it.
+    # Only used if already imported: importing it is slow.
     spark = sys.modules.get("pyspark")
     task = spark.TaskContext.get() if spark is not None else None
     return task.stageId() if task is not None else None
 
 
 StageLane: TypeAlias = Callable[[Any, Sequence[SlotWork], Sequence[tuple[OffsetRange, ...]]], list[SlotReport]]
-"""Takes the batch's frame, and what to read: how a lane stages a batch."""
+"""How a lane stages a batch: gets the batch's frame and what to read."""
 
 
 @dataclass(frozen=True)
 class StagedFlow:
-    """One pass over some records: the lane's way to stage, and what the tasks need to know."""
+    """One pass over some records: how the lane stages it, and the input of its tasks."""
 
     stage: StageLane
     works: tuple[SlotWork, ...]
@@ -160,9 +160,9 @@ class StagedFlow:
     topics: frozenset[str] | None = None
     """The topics that it reads; None for all."""
     streaming: bool = False
-    """Whether Spark's own stream reads: the flow then has a frame for every batch, one without new records too."""
+    """Whether Spark's own source reads: the flow then has a frame for every batch, even without new records."""
     direct: bool = False
-    """Whether it takes the direct lane."""
+    """Whether it uses the direct lane."""
 
     def of_batch(
         self,
@@ -239,5 +239,6 @@ def pin_slots(ranges: Sequence[OffsetRange], slots: int) -> list[tuple[OffsetRan
 
 
 def pinned_slot(topic: str, partition: int, slots: int) -> int:
-    """The slot of a partition. The partitions of one topic go round, so that slots are alike in size."""
+    """The slot of a partition. The partitions of a topic are assigned round-robin, so that slots are similar
+    in size."""
     return (crc32(topic.encode()) + partition) % slots

@@ -233,7 +233,7 @@ def _not_authenticated(settings: KafkaSettings, doing: str, said: str) -> Missin
         context={"brokers": settings.brokers, "client": said},
         hint="check token_url, client_id, client_secret and scope"
         if token
-        else "check username, password and mechanism: the brokers know no such user, or it has another password",
+        else "check username, password and mechanism: the user does not exist, or the password is wrong",
     )
 
 

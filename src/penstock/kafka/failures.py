@@ -80,7 +80,7 @@ def explain(error: KafkaError, doing: str, brokers: str) -> PenstockError:
             "KAFKA_NOT_AUTHENTICATED",
             f"{doing}: the brokers do not let this client in",
             context=context,
-            hint="check username, password and mechanism: the brokers know no such user, or it has another password",
+            hint="check username, password and mechanism: the user does not exist, or the password is wrong",
         )
     if error.code() in MOVED_OR_GONE:
         return TransientError(

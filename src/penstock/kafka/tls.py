@@ -118,13 +118,13 @@ def _of_their_certificate(error: ssl.SSLCertVerificationError, host: str, port: 
         names = ", ".join(_names(theirs)) if theirs is not None else "other hosts"
         return TlsFault(
             "the broker's certificate is for another host",
-            "write the brokers by a name that their certificate has, or give them a certificate with this one",
+            "use a broker host name that is in their certificate, or issue a certificate with this one",
             {"connected to": host, "the certificate is for": names or "no host"},
         )
     issuer = {"the certificate is of": theirs.issuer.rfc4514_string()} if theirs is not None else {}
     return TlsFault(
-        "the broker's certificate is of an authority that is not trusted",
-        "check ca_file: it must hold the authority that signed the brokers' certificates",
+        "the broker's certificate is not signed by a trusted CA",
+        "check ca_file: it must contain the CA that signed the brokers' certificates",
         {**issuer, "trusted": trusted, "OpenSSL": error.verify_message},
     )
 
@@ -142,7 +142,7 @@ def _of_our_certificate(error: ssl.SSLError, settings: KafkaSettings) -> TlsFaul
         )
     return TlsFault(
         "the broker refuses the client certificate" if shown else "the broker refuses the handshake",
-        "check certificate_file: is it of an authority that the brokers trust, and still valid?",
+        "check certificate_file: is it signed by a CA that the brokers trust, and still valid?",
         {"OpenSSL": reason},
     )
 

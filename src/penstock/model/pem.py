@@ -20,7 +20,7 @@ from penstock.errors import MissingError
 _MOST_BYTES = 1 << 20
 _HINT = "the path is relative to the pipeline file; the file must be PEM text: -----BEGIN ..."
 _files: dict[str, str] = {}
-"""What was written for libraries that want paths."""
+"""The files written for libraries that need paths."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -74,7 +74,7 @@ def read_pem(
             "CERTIFICATE_EXPIRED",
             f"reading {where}.certificate_file: the certificate has expired",
             context={"file": certificate_file, "valid until": _day(until), "it is now": _day(datetime.now(UTC))},
-            hint="have a new one made, and put it in the same place",
+            hint="replace it with a new one",
         )
     text = certificate if key_file is None else _read(where, "key_file", key_file)
     assert text is not None
@@ -89,7 +89,7 @@ def _read(where: str, name: str, file: str | None) -> str | None:
         with Path(file).open(encoding="utf-8") as opened:
             text = opened.read(_MOST_BYTES + 1)
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise _unreadable(where, name, file, reason or "it cannot be read") from None
     if len(text) > _MOST_BYTES:
         raise _unreadable(where, name, file, f"it is larger than {_MOST_BYTES:,} bytes")
@@ -110,7 +110,7 @@ def _check_certificates(where: str, name: str, file: str, text: str) -> Any:
     try:
         found = x509.load_pem_x509_certificates(text.encode())
     except ValueError:
-        raise _unreadable(where, name, file, "it holds no certificate") from None
+        raise _unreadable(where, name, file, "it contains no certificate") from None
     return found[0]
 
 
@@ -123,18 +123,16 @@ def _plain_key(where: str, file: str, text: str, password: str | None, own: Any)
         key = form.load_pem_private_key(text.encode(), password.encode() if password is not None else None)
     except TypeError:
         if password is None:
-            reason, hint = "the key has a password", "add key_password: ${env:NAME}"
+            reason, hint = "the key is encrypted", "add key_password: ${env:NAME}"
         else:
-            reason, hint = "key_password is given, and the key has none", "remove key_password"
+            reason, hint = "key_password is given, but the key is not encrypted", "remove key_password"
         raise _unreadable(where, "key_file", file, reason, hint) from None
     except (ValueError, UnsupportedAlgorithm):
-        reason = "it holds no key" if password is None else "it holds no key, or key_password is not its password"
+        reason = "it contains no key" if password is None else "it contains no key, or key_password is wrong"
         raise _unreadable(where, "key_file", file, reason) from None
     spki = (form.Encoding.DER, form.PublicFormat.SubjectPublicKeyInfo)
     if key.public_key().public_bytes(*spki) != own.public_key().public_bytes(*spki):
-        raise _unreadable(
-            where, "key_file", file, "the key is not that of the certificate", "take the pair that is one"
-        )
+        raise _unreadable(where, "key_file", file, "the key does not match the certificate", "use a matching pair")
     whole = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
     return whole.decode()
 

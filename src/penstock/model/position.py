@@ -37,11 +37,11 @@ class Position:
     last: BatchToken
     """The batch that wrote the position."""
     next: Mapping[TopicPartition, int]
-    """The next offset of every partition that was ever committed, also of those that `last` does not name."""
+    """The next offset of every partition ever committed, including those missing from `last`."""
     topic_ids: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Every id that a topic of this name has had, the present one last."""
+    """Every id that a topic of this name has had, the current one last."""
     number: int = 1
-    """How many commits this pipeline and sink have made here."""
+    """The number of commits of this pipeline and sink."""
 
     @classmethod
     def first(cls, token: BatchToken) -> Position:
@@ -109,7 +109,7 @@ class Position:
         rest = len(self.next) - limit
         where = shown + (f" and {rest} more" if rest > 0 else "") or "no partition"
         if self.last.batch_id < 0:
-            return f"nothing; it held up to {where} before"
+            return f"nothing; it had up to {where} before"
         return f"up to {where}, by query {self.last.query_id[:8]}, batch {self.last.batch_id}"
 
     def to_json(self) -> str:

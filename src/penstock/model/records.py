@@ -14,10 +14,10 @@ COORDINATES = "_penstock"
 """The reserved column that carries a row's topic, partition, offset and timestamp from source to sink."""
 
 COMPUTED = "_penstock_"
-"""How the names of columns begin that are computed for one sink, beside the row: a record's topic, key, ..."""
+"""The prefix of columns computed for one sink in addition to the row: a record's topic, key, ..."""
 
 DELETES = f"{COMPUTED}delete"
-"""For a sink that merges: true where the row deletes its key."""
+"""For a merging sink: true if the row deletes its key."""
 
 NEVER_NULL = b"penstock.never_null"
 """Set in the metadata of a nullable field whose values are never null. Tables are created with nullable columns."""
@@ -60,7 +60,7 @@ BAD_SCHEMA = pa.schema(
         pa.field("refused_by", pa.string()),
     ]
 )
-"""A bad record: where it failed, why, its original bytes and coordinates, and who alone has no row of it."""
+"""A bad record: where it failed, why, its original bytes and coordinates, and which sinks lack its row."""
 
 QUARANTINE_SCHEMA = pa.schema(
     [
@@ -84,9 +84,9 @@ class Split:
     good: pa.RecordBatch
     bad: pa.RecordBatch = field(default_factory=lambda: NO_BAD)
     refused: tuple[Refusal, ...] = ()
-    """Rows that a transform holds back: it has their place in the source, and no longer their bytes."""
+    """Rows that a transform refuses, by their coordinates: their bytes are no longer available."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """What else was counted, by names that people know it by."""
+    """Other counters, by name."""
 
     @classmethod
     def all_good(cls, rows: pa.RecordBatch) -> Split:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 CODE = "PENSTOCK_CODE"
-"""The environment variable of a task that names the folder with the code that was sent to it."""
+"""The environment variable of a task with the folder of the shipped code."""
 
 
 def code_name(folder: str) -> str:

@@ -44,7 +44,7 @@ class Refusal:
     message: str
     stage: str = "sink"
     by: str = ""
-    """The sinks that refused it, or the route whose step did; empty where the whole pipeline has no row of it."""
+    """The sinks that refused it, or the route whose step did; empty if the whole pipeline refused it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,10 @@ class MergeRules:
 
     keys: tuple[str, ...]
     when_newer: str | None = None
-    """A row counts only where this column is not less than in the row that is there."""
+    """A row is applied only if this column is not less than in the existing row."""
     insert_only: bool = False
-    """A row that is there stays; of several new rows the oldest is inserted."""
+    """Existing rows are kept; of several new rows the oldest is inserted."""
     by_position: bool = False
-    """A row that is there stays where it came from the same topic and partition with a greater offset."""
+    """An existing row is kept if it came from the same topic and partition with a greater offset."""
     prune_by: tuple[str, ...] = ()
-    """Columns that never change for a key: the target is read only where they can match the batch."""
+    """Columns that never change for a key: only matching parts of the target are read."""

@@ -15,15 +15,15 @@ class Rule(Enum):
     """How a batch must fit the position of a target."""
 
     FOLLOWS = "follows"
-    """A stream or a replay: it starts where the position ends."""
+    """A stream or replay: it starts where the position ends."""
     FORWARD = "forward"
     """A quarantine, which has no commit for a batch without bad records: it starts there or later."""
     RECORDS = "records"
-    """A redrive: single records, in no order. Which of them the target holds is decided record by record."""
+    """A redrive: single records, in no order. Whether the target has one is decided per record."""
     MOVES = "moves"
-    """A position that is moved on purpose: it has no rows, and may start anywhere."""
+    """A position moved on purpose: it has no rows, and may start anywhere."""
     HOLDS = "holds"
-    """A replay in place is about to replace rows: it has none itself, and redrives wait until it has ended."""
+    """A replay in place is about to replace rows: it has no rows itself; redrives wait until it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,12 @@ class BatchToken:
     batch_id: int
     ranges: tuple[OffsetRange, ...]
     topic_ids: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """The id that the brokers gave each topic; a topic that was deleted and created again has another one."""
+    """The topic ids assigned by the brokers; a re-created topic has a new one."""
     quarantine: Mapping[str, int] = field(default_factory=dict, compare=False)
-    """For each quarantine of the pipeline: the number of its newest commit when this batch is committed."""
+    """For each quarantine of the pipeline: its latest commit number when this batch is committed."""
     rule: Rule = field(default=Rule.FOLLOWS, compare=False)
     seen: frozenset[TopicPartition] = field(default=frozenset(), compare=False)
-    """The partitions that the query has read before this batch; a target that lacks one went back. Not stored."""
+    """The partitions that the query has read before this batch; a target that lacks one was set back. Not stored."""
     reason: str | None = field(default=None, compare=False)
     """Why a position is moved on purpose, for the target's history."""
 

@@ -11,7 +11,7 @@ class TableFigures:
 
     files: int
     small_files: int
-    """Of these, the ones of which two in the same partition fit into one file of the wanted size."""
+    """Small files that can be combined with another of the same partition."""
     size_bytes: int
     versions: int
     """Versions or snapshots that can still be read."""
@@ -24,9 +24,9 @@ class Compacted:
     removed: int = 0
     added: int = 0
     gave_way: int = 0
-    """How often it broke off, or lost what it had rewritten, because the stream wanted the table."""
+    """How many times it stopped, or lost rewritten files, because the stream needed the table."""
     left: str | None = None
-    """Why it ended before all was done."""
+    """Why it ended early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,4 +36,4 @@ class Cleaned:
     files: int = 0
     versions: int = 0
     note: str | None = None
-    """What it left alone, and why."""
+    """What it skipped, and why."""

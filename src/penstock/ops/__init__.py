@@ -1,1 +1,1 @@
-"""What operators do: each as `plan_*`, which only looks, and where it acts, `apply_*`."""
+"""Operator actions: each has a read-only `plan_*`, and `apply_*` if it changes something."""

@@ -1,4 +1,4 @@
-"""The rights that a pipeline needs on its brokers, by its file alone: each with its reason, and none too many.
+"""The minimal ACLs that a pipeline needs on its brokers, from its file alone, each with its reason.
 
 They are those of `run`, `plan`, `lag` and `status`. Describing a topic comes with reading and with writing it, being
 idempotent with writing: neither is granted by itself. Nothing is asked over the network.
@@ -21,7 +21,7 @@ _REPEATED = frozenset("*?{")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Right:
-    """One operation on one resource, or on all whose names begin alike."""
+    """One operation on one resource, or on all with a common prefix."""
 
     brokers: str
     principal: str
@@ -75,13 +75,13 @@ def _rights(config: PipelineConfig) -> Iterator[Right]:
         else:
             yield Right(brokers, user, "topic", "*", "literal", "Read", reason)
     if config.group is not None:
-        yield Right(brokers, user, "group", config.group, "literal", "Read", "it shows how far the sinks are")
+        yield Right(brokers, user, "group", config.group, "literal", "Read", "it publishes the progress of the sinks")
     if config.alerts is not None and config.alerts.topic is not None:
-        yield Right(brokers, user, "topic", config.alerts.topic, "literal", "Write", "alerts go there")
-        yield Right(brokers, user, "topic", config.alerts.topic, "literal", "Create", "made where it is not there")
+        yield Right(brokers, user, "topic", config.alerts.topic, "literal", "Write", "alerts are sent to it")
+        yield Right(brokers, user, "topic", config.alerts.topic, "literal", "Create", "created if missing")
     if config.quarantine is not None and config.quarantine.topic is not None:
         topic = config.quarantine.topic
-        yield Right(brokers, user, "topic", topic, "literal", "Write", "bad records go there")
+        yield Right(brokers, user, "topic", topic, "literal", "Write", "bad records are sent to it")
         for name in _quarantine_sinks(config):
             yield from _exactly_once(brokers, user, config.name, name, topic)
     for sink in config.sinks:
@@ -100,7 +100,7 @@ def _kafka_sink(config: PipelineConfig, sink: KafkaSinkConfig, user_of_source: s
         topic, reason = "*", f"sink {sink.name} writes to the topic that each row names: grant only those"
     yield Right(brokers, user, "topic", topic, "literal", "Write", reason)
     if sink.create:
-        yield Right(brokers, user, "topic", topic, "literal", "Create", "made where it is not there")
+        yield Right(brokers, user, "topic", topic, "literal", "Create", "created if missing")
     if sink.guarantee == "exactly_once":
         yield from _exactly_once(brokers, user, config.name, sink.name, topic)
 
@@ -110,7 +110,7 @@ def _exactly_once(brokers: str, user: str, pipeline: str, sink: str, topic: str)
     markers = marker_topic(pipeline, sink)
     yield Right(brokers, user, "topic", markers, "literal", "Read", f"the markers of sink {sink}")
     yield Right(brokers, user, "topic", markers, "literal", "Write", f"the markers of sink {sink}")
-    yield Right(brokers, user, "topic", markers, "literal", "Create", "made where it is not there")
+    yield Right(brokers, user, "topic", markers, "literal", "Create", "created if missing")
     for name in (topic, markers):
         reason = "the markers must be as durable: min.insync.replicas is read"
         yield Right(brokers, user, "topic", name, "literal", "DescribeConfigs", reason)
@@ -128,7 +128,7 @@ def _quarantine_sinks(config: PipelineConfig) -> Iterator[str]:
 
 
 def _principal(security: SecurityConfig | None, option: object) -> str:
-    """Whom the brokers take the pipeline for: where that is theirs to say, a question mark."""
+    """The principal of the pipeline; a question mark if only the brokers know it."""
     if security is None:
         return f"User:{option}" if isinstance(option, str) else "User:?"
     name = security.client_id if security.mechanism == "OAUTHBEARER" else security.username
@@ -136,7 +136,7 @@ def _principal(security: SecurityConfig | None, option: object) -> str:
 
 
 def literal_prefix(pattern: str) -> str:
-    """What every text that wholly matches a regular expression begins with, as far as that is plain."""
+    """The literal prefix of a regular expression."""
     if "|" in pattern or pattern.startswith("(?"):
         return ""
     found: list[str] = []

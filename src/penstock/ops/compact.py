@@ -1,7 +1,7 @@
 """Compaction and clean-up of a pipeline's tables, also while the pipeline runs.
 
-Enters: a pipeline file and bounds. Leaves: the figures of each table before and after. The plan starts no JVM; the
-rest does only where a table needs it.
+Input: a pipeline file and limits. Output: the figures of each table before and after. The plan starts no JVM; the rest
+only if a table needs it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from penstock.supervision.upkeep import SHORTEST_KEEP, Tended, TendedTable, tabl
 
 @dataclass(frozen=True)
 class PlannedTable:
-    """One table, as it is, and what a compaction would find."""
+    """The current state of a table, and what a compaction would find."""
 
     table: TendedTable
     figures: TableFigures | None
@@ -50,7 +50,7 @@ class CompactPlan:
     pipeline: str
     tables: tuple[PlannedTable, ...]
     others: tuple[tuple[str, str], ...]
-    """Sinks that have nothing to compact, and why."""
+    """Sinks with nothing to compact, and why."""
     within: timedelta
     keep: timedelta
     clean: bool
@@ -116,7 +116,7 @@ def apply_compact(
 
 
 def raise_what_is_left(done: list[Tended]) -> None:
-    """Raise the first error; or that a compaction gave way to the stream for good, which may go better later."""
+    """Raise the first error, or a transient one if a compaction kept yielding to the stream."""
     for one in done:
         if one.error is not None:
             raise one.error
@@ -124,9 +124,9 @@ def raise_what_is_left(done: list[Tended]) -> None:
     if lost:
         raise TransientError(
             "COMPACTION_GAVE_WAY",
-            "not all was compacted: the stream comes first, and wanted the table each time",
-            context={one.table.name: f"gave way {one.compacted.gave_way} times: {one.compacted.left}" for one in lost},
-            hint="try again when the stream has less to do; or let the pipeline do it between batches:\n"
+            "not everything was compacted: the stream has priority, and needed the table each time",
+            context={one.table.name: f"yielded {one.compacted.gave_way} times: {one.compacted.left}" for one in lost},
+            hint="retry when the stream is less busy; or let the pipeline do it between batches:\n"
             "maintenance: {every: 1 hour}",
         )
 

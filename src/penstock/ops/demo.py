@@ -1,4 +1,4 @@
-"""The whole thing on this machine: a broker, faulty events, the pipeline, the tables, and a summary that adds up.
+"""The complete demo on this machine: a broker, faulty events, the pipeline, the tables, and a summary that adds up.
 
 The events are orders with a known number of faults, each at a known place. Every partition gets the same number of
 messages, so Spark cuts the batches at the same position in each, and a pair of duplicates never lies across a cut: the
@@ -56,7 +56,7 @@ _FAULTS: tuple[tuple[str, bytes | None], ...] = (
 
 @dataclass(frozen=True)
 class DemoMessage:
-    """One message and where it goes."""
+    """One message and its expected result."""
 
     partition: int
     key: bytes
@@ -224,8 +224,8 @@ def fresh_folder(folder: Path) -> Path:
     if folder.exists() and any(folder.iterdir()) and not (folder / _MARK).exists():
         raise MissingError(
             "DEMO_FOLDER_TAKEN",
-            f"the folder {folder} holds something that is not an earlier demo",
-            hint="name another one: penstock demo --dir FOLDER",
+            f"the folder {folder} is not empty and not an earlier demo",
+            hint="choose another one: penstock demo --dir FOLDER",
         )
     for part in ("lake", "checkpoints"):
         shutil.rmtree(folder / part, ignore_errors=True)

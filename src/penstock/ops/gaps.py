@@ -13,7 +13,7 @@ from penstock.quarantine.records import query_table
 
 @dataclass(frozen=True)
 class RecordedGap:
-    """The offsets `[start, end)` that could not be read any more; `end` may be unknown."""
+    """The offsets `[start, end)` that could no longer be read; `end` may be unknown."""
 
     topic: str
     partition: int
@@ -25,7 +25,7 @@ class RecordedGap:
 
     @property
     def offsets(self) -> int | None:
-        """How many offsets are missing; none where the end is unknown."""
+        """How many offsets are missing; None if the end is unknown."""
         return None if self.end is None else self.end - self.start
 
 
@@ -36,9 +36,9 @@ class RecordedGaps:
     pipeline: str
     on_data_loss: str
     table: str | None
-    """Where gaps are, or would be; none where the file has no quarantine table."""
+    """The table of gaps; None if the file has no quarantine table."""
     recorded: bool
-    """Whether that table is there."""
+    """Whether that table exists."""
     gaps: tuple[RecordedGap, ...] = ()
 
     @property

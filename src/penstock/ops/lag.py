@@ -1,8 +1,7 @@
 """How far behind a pipeline is: what all its sinks have committed against the ends of the logs. No JVM.
 
-The sinks' own positions count, and the checkpoint where a sink keeps none; before a first run, where it would begin.
-The consumer group is compared with them, and a difference is explained. LagRates are offsets a second over several
-samples.
+The sinks' own positions count, and the checkpoint if a sink has none; before a first run, its start. The consumer group
+is compared with them, and a difference is explained. LagRates are offsets a second over several samples.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _GROUP_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class GroupView:
-    """What the brokers say of the group."""
+    """The state of the group on the brokers."""
 
     name: str | None
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -60,15 +59,15 @@ def group_note(
     *,
     running: bool,
 ) -> str | None:
-    """Why the group does not say what the sinks say; none where it does. `committed` is None before the first run."""
+    """Why the group differs from the sinks, if it does. `committed` is None before the first run."""
     if group.name is None:
-        return "no consumer group is told how far this is: source.group is false"
+        return "no offsets are committed to a consumer group: source.group is false"
     if group.error is not None:
-        return f"consumer group {group.name} cannot be asked: {one_line(group.error)}"
+        return f"consumer group {group.name} cannot be read: {one_line(group.error)}"
     if committed is None:
         return (
-            f"consumer group {group.name} has offsets, and this pipeline has committed none: someone else wrote them, "
-            "or its checkpoint is not the one that it had"
+            f"consumer group {group.name} has offsets, but this pipeline has committed none: someone else wrote them, "
+            "or the pipeline has another checkpoint now"
             if group.offsets
             else None
         )
@@ -94,19 +93,21 @@ def _failure(entries: Iterable[Entry], *, running: bool) -> str | None:
     if not error:
         return None
     when = f"{noted[-1].at:%Y-%m-%d %H:%M:%S} UTC"
-    return f"{f'committing to it fails since {when}' if running else f'the last run failed at {when}'}: {error}"
+    return f"{f'commits to it have failed since {when}' if running else f'the last run failed at {when}'}: {error}"
 
 
 def _reason(held: Mapping[TopicPartition, int], committed: Offsets, files: CheckpointFiles, *, running: bool) -> str:
     if not held:
-        return "no batch was committed to it yet" if running else "no run committed to it, or Kafka has forgotten them"
+        return "no batch was committed to it yet" if running else "no run committed to it, or they have expired"
     theirs, ours = _batch_at(held, files), _batch_at(committed, files)
     if theirs is None:
-        return "its offsets are of no batch in the checkpoint: someone else moved it, or it is of an older run"
+        return "its offsets belong to no batch in the checkpoint: changed by someone else, or from an older run"
     sides = f"it is at batch {theirs}, the sinks at {f'batch {ours}' if ours is not None else 'none'}"
     if any(offset > committed.get(at, offset) for at, offset in held.items()):
-        return f"{sides}: a sink was put back, or the checkpoint was"
-    return f"{sides}: it follows in a moment" if running else f"{sides}: the last run ended before it was told"
+        return f"{sides}: a sink or the checkpoint was restored"
+    if running:
+        return f"{sides}: it will catch up in a moment"
+    return f"{sides}: the last run ended before committing to it"
 
 
 def _batch_at(offsets: Mapping[TopicPartition, int], files: CheckpointFiles) -> int | None:
@@ -126,7 +127,7 @@ _BATCHES_COVERED = 4
 
 @dataclass(frozen=True)
 class Sample:
-    """Where the logs ended and what was read of them at one moment."""
+    """The log ends and the read offsets at one moment."""
 
     at: datetime
     ends: Mapping[TopicPartition, int]
@@ -159,7 +160,7 @@ def samples_in(entries: Iterable[Entry]) -> list[Sample]:
 
 
 def samples_in_run(entries: Sequence[Entry], last: Sample | None) -> list[Sample]:
-    """The samples to compare with while a run is at work: those since it began, as nothing was read before."""
+    """The samples to compare with during a run: those since it started, as nothing was read before."""
     began = max((at for at, entry in enumerate(entries) if isinstance(entry.fact, RunStarted)), default=0)
     return [*samples_in(entries[began:]), *([last] if last is not None else [])]
 
@@ -218,17 +219,17 @@ def describe(report: LagReport) -> str:
 
 
 def _at_rest(report: LagReport) -> str:
-    rest = "it has not run yet" if report.never_ran else "the pipeline does not run"
+    rest = "it has not run yet" if report.never_ran else "the pipeline is not running"
     coming = report.growth is not None and report.growth > _NOISE
-    return f"{rest}, and {rate(report.growth or 0.0)} come in" if coming else rest
+    return f"{rest}, and {rate(report.growth or 0.0)} arrive" if coming else rest
 
 
 def _outlook(report: LagReport) -> str:
     growth = report.growth
     if keeps_up(report):
-        return "it keeps up: no more waits than the next batch or two take"
+        return "it keeps up: one or two batches will read all that waits"
     if growth is None:
-        return "whether that grows is not known yet"
+        return "the growth is not known yet"
     if growth > noise(report.input_rate):
         return f"growing by {rate(growth)}: it does not catch up"
     if report.catch_up_seconds is None:
@@ -260,15 +261,15 @@ class PartitionLag:
     topic: str
     partition: int
     committed: int | None
-    """The next offset that the sinks need; none of a partition of which they have nothing."""
+    """The next offset that the sinks need; None for a partition that they have no rows of."""
     end: int
-    """The last stable offset: what readers of committed records can reach."""
+    """The last stable offset: the end for readers of committed records."""
     lag: int
     seconds_behind: float | None
     """The age of the first unread record; 0 without one, None if it could not be read in time."""
     growth: float | None
     group: int | None
-    """What the consumer group says; none where it has no offset, or there is no group."""
+    """The offset of the consumer group, if any."""
     hot: bool
 
     def __str__(self) -> str:
@@ -284,13 +285,13 @@ class LagReport:
     partitions: tuple[PartitionLag, ...]
     total: int
     behind_seconds: float | None
-    """The age of the oldest unread record; 0 where none waits, None where no age is known."""
+    """The age of the oldest unread record; 0 if none waits, None if unknown."""
     growth: float | None
-    """Offsets a second by which all lag grows, or shrinks below 0."""
+    """The growth of the total lag in offsets per second; negative if it shrinks."""
     input_rate: float | None
     processing_rate: float | None
     catch_up_seconds: float | None
-    """At the present rate; None where it does not catch up, or no rate is known."""
+    """At the current rate; None if it does not catch up, or the rate is unknown."""
     group: str | None
     notes: tuple[str, ...]
     running: bool = False
@@ -298,7 +299,7 @@ class LagReport:
     batch_offsets: int | None = None
     """The offsets of the largest of the last batches."""
     group_note: str | None = None
-    """Why the group says something else than the sinks; none where it does not."""
+    """Why the group differs from the sinks, if it does."""
 
     @property
     def hot(self) -> tuple[PartitionLag, ...]:
@@ -399,7 +400,7 @@ def find_lag(snapshot: Snapshot, before: LagReport | None = None) -> LagReport:
 
 
 def hot_partitions(lags: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
-    """The partitions with several times the median lag, where that is more than a few rows."""
+    """The partitions with several times the median lag, if that is more than a few rows."""
     if len(lags) < 2:
         return frozenset()
     least = max(_HOT_TIMES * median_low(lags.values()), _HOT_OFFSETS)
@@ -407,7 +408,7 @@ def hot_partitions(lags: Mapping[TopicPartition, int]) -> frozenset[TopicPartiti
 
 
 def read_meanwhile(config: PipelineConfig, group: GroupView, committed: Offsets) -> bool:
-    """Whether the group was only asked later than the sinks: they have by now what it says."""
+    """Whether the group was only read later than the sinks, which have caught up with it by now."""
     if any(group.offsets.get(at, -1) < offset for at, offset in committed.items()):
         return False
     now = committed_in(take_snapshot(config, brokers=None))
@@ -424,14 +425,16 @@ def _catch_up(total: int, rates: LagRates) -> float | None:
 
 def _warnings(snapshot: Snapshot, place: ReadPosition, bounds: Mapping[TopicPartition, LogBounds]) -> list[str]:
     warnings = [
-        f"sink {one.sink} cannot be asked, the checkpoint is: {one.error}" for one in snapshot.standings if one.error
+        f"sink {one.sink} cannot be read, so the checkpoint is used: {one.error}"
+        for one in snapshot.standings
+        if one.error
     ]
     gone = sorted((place.committed or {}).keys() - bounds.keys())
     if gone:
-        warnings.append(f"not counted, since the brokers do not have them or the file does not read them: {some(gone)}")
+        warnings.append(f"not counted, because they are not on the brokers or not in the file: {some(gone)}")
     lost = {at: log.start - place.positions[at] for at, log in bounds.items() if log.start > place.positions[at]}
     if lost:
         warnings.append(
-            f"{sum(lost.values()):,} offsets were removed by retention before they were read: {some(sorted(lost))}"
+            f"{sum(lost.values()):,} offsets expired (topic retention) before they were read: {some(sorted(lost))}"
         )
     return [*warnings, *(f"{one.code} {one.summary}" for one in snapshot.file_findings if one.blocks)]

@@ -1,7 +1,7 @@
-"""What a run would do: the way of the data, where it starts, what each sink holds, and everything that is wrong.
+"""What a run would do: the data flow, its start, the position of each sink, and all problems.
 
 Nothing is written, but for a small object in each bucket of an object store, which is removed again: it shows whether
-the store refuses a second commit. No JVM is started. Every check is made, so that all that is wrong shows at once.
+the store refuses a second commit. No JVM is started. All checks are run, so that all problems are shown at once.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from penstock.supervision.flow_control import observed_in
 def trigger_words(config: PipelineConfig) -> str:
     """When batches start."""
     if config.trigger.available_now:
-        return "drain what is there, then stop"
+        return "read all available records, then stop"
     every = config.trigger.every
     return f"every {every.total_seconds():g} s" if every else "as fast as batches finish"
 
@@ -53,7 +53,7 @@ def flow_words(config: PipelineConfig) -> str:
         return f"a fixed cap of {' and '.join(f'{one:,}' if one else 'no' for one in fixed)} offsets a batch"
     flow = config.flow
     known = observed_in(history_of(config.checkpoint).read(BatchMetrics))
-    first = f"{decide(flow, known).cap:,} offsets by the batches before" if known else "a small one to begin with"
+    first = f"{decide(flow, known).cap:,} offsets based on earlier batches" if known else "a small one at first"
     aim, most = show_duration(flow.target_batch), show_duration(flow.max_batch)
     return f"batches of about {aim} while behind, at most {most}; {first}"
 
@@ -64,7 +64,7 @@ def checkpoint_words(checkpoint: SparkCheckpoint) -> str:
     if begun is None:
         return "fresh"
     text = f"query {(checkpoint.query_id() or 'unknown')[:8]}, {describe_batches(begun, done)}"
-    return text if begun == done else f"{text} and to be run again"
+    return text if begun == done else f"{text} and to be repeated"
 
 
 Result = TypeVar("Result")
@@ -72,7 +72,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """One transform and the columns that leave it; none where only Spark can say."""
+    """One transform and its output columns; None if only Spark knows."""
 
     place: str
     text: str
@@ -80,7 +80,7 @@ class PlannedStep:
     """The lane that it needs."""
     columns: tuple[str, ...] | None
     state: str | None = None
-    """What it remembers and what ends that, where it does."""
+    """What state it keeps, and what ends it."""
 
 
 @dataclass(frozen=True)
@@ -95,15 +95,15 @@ class PlannedInput:
 
 @dataclass(frozen=True)
 class PlannedFlow:
-    """One way of the rows: which records, their columns, what happens to them, and in which lane."""
+    """One flow: its records, columns, steps and lane."""
 
     name: str
-    """The route; empty where there is only one way."""
+    """The route; empty if there is only one."""
     topics: tuple[str, ...] | None
     lane: str
     lane_reason: str
     schema: str | None
-    """Where the columns are from, where that is a registry."""
+    """The registry schema of the columns, if any."""
     columns: tuple[str, ...]
     steps: tuple[PlannedStep, ...]
     sinks: tuple[str, ...]
@@ -112,19 +112,19 @@ class PlannedFlow:
 
 @dataclass(frozen=True)
 class PlannedSink:
-    """One sink: what it promises and what it holds."""
+    """One sink: its guarantee and its position."""
 
     name: str
     target: str
     guarantee: str
     holds: str
     takes: str = "all rows"
-    """The rows and columns that it is given."""
+    """The rows and columns that it gets."""
 
 
 @dataclass(frozen=True)
 class PlannedPartition:
-    """One partition: where the log is, and where the run would start."""
+    """One partition: the log bounds, and where the run would start."""
 
     topic: str
     partition: int
@@ -154,11 +154,11 @@ class RunPlan:
     flow: str
     checkpoint: str
     group: str | None
-    """The consumer group that the sinks' progress is committed to."""
+    """The consumer group for the progress of the sinks."""
     master: str | None = None
-    """The cluster that runs it; none for this process alone."""
+    """The cluster that runs it; None for this process alone."""
     buckets: tuple[str, ...] = ()
-    """Where commits are conditional writes, and the store was seen to refuse one whose condition did not hold."""
+    """Stores where commits are conditional writes, and which were verified to refuse a failed condition."""
     alerts: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
     problems: tuple[PenstockError, ...] = field(default=())
@@ -188,7 +188,7 @@ def plan_run(config: PipelineConfig, options: RunOptions = RunOptions(), deploy_
         try:
             return check()
         except PenstockError as error:
-            # Several checks may look at the same thing and find the same fault.
+            # Several checks may find the same problem.
             if str(error) not in map(str, problems):
                 problems.append(error)
             return None
@@ -229,9 +229,7 @@ def plan_run(config: PipelineConfig, options: RunOptions = RunOptions(), deploy_
         ),
         flows=tuple(_flow(pipeline, flow) for flow in pipeline.flows),
         sinks=tuple(
-            PlannedSink(
-                sink.name, sink.target, sink.guarantee.value, seen or "cannot be looked at", _takes(pipeline, sink)
-            )
+            PlannedSink(sink.name, sink.target, sink.guarantee.value, seen or "cannot be read", _takes(pipeline, sink))
             for sink, seen in sinks
         ),
         trigger=trigger_words(config),
@@ -257,7 +255,7 @@ def _unverified(pipeline: Pipeline) -> list[str]:
     places = [("source", pipeline.settings)]
     places += [(f"sink {sink.name}", sink.settings) for sink in pipeline.sinks if hasattr(sink, "settings")]
     return [
-        f"{place}: the option {name} lets anyone on the way pass for the brokers, and read and change everything"
+        f"{place}: the option {name} allows a man-in-the-middle to read and change everything"
         for place, settings in places
         for name in settings.unverified
     ]
@@ -279,7 +277,7 @@ def _all_sinks(pipeline: Pipeline) -> list[Sink]:
 
 
 def _schemas(pipeline: Pipeline) -> list[tuple[Sink, pa.Schema]]:
-    """The columns that each sink would be given, where they are known without Spark."""
+    """The columns that each sink would get, if known without Spark."""
     found: list[tuple[Sink, pa.Schema]] = [(sink, BAD_SCHEMA) for sink in pipeline.quarantines]
     if pipeline.targets.gaps is not None:
         found.append((pipeline.targets.gaps, GAPS_SCHEMA))
@@ -309,7 +307,7 @@ def _takes(pipeline: Pipeline, sink: Sink) -> str:
     if config.merges:
         parts.append(f"merged by {', '.join(getattr(config, 'keys', None) or ())}")
     if pruned := getattr(config, "prune_by", ()):
-        parts.append(f"reading only where {', '.join(pruned)} can match: a key must never change it")
+        parts.append(f"reading only where {', '.join(pruned)} can match: it must never change for a key")
     if note := getattr(sink, "note", None):
         parts.append(note)
     return ", ".join(parts)

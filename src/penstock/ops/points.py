@@ -1,6 +1,6 @@
-"""Points in the log as people name them, for every option that takes one: a word, a time, or offsets.
+"""Parses points in the log, for every option that takes one: a word, a time, or offsets.
 
-Text enters and a `Point` leaves; with what the brokers say, an offset for each partition.
+Text becomes a `Point`; with the log bounds of the brokers, an offset for each partition.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _named(option: str, text: str, topics: Iterable[str]) -> list[tuple[TopicPar
         match = _NAMED.fullmatch(part.strip())
         topic = (match["topic"] or (known[0] if len(known) == 1 else None)) if match is not None else None
         if match is None or topic is None:
-            reason = f'"{part.strip()}" names no topic, and there are several' if match is not None else None
+            reason = f'"{part.strip()}" has no topic, and there are several' if match is not None else None
             raise _unreadable(option, text, reason)
         offset = int(match["offset"]) if match["offset"] is not None else None
         found.append((TopicPartition(topic, int(match["partition"])), offset))

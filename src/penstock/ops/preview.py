@@ -49,7 +49,7 @@ def preview(config: PipelineConfig, limit: int, start: From = "latest", session:
 
 
 def _read(reader: Reader, bounds: Mapping[TopicPartition, LogBounds], limit: int, start: From) -> pa.RecordBatch:
-    """At most `limit` records. Offsets have holes, so more of them are asked for until there are enough records."""
+    """At most `limit` records. Offsets have holes, so more are read until there are enough records."""
     near: Callable[[LogBounds, int], tuple[int, int]] = _newest if start == "latest" else _oldest
     reach = limit
     while True:

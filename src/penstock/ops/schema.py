@@ -1,4 +1,4 @@
-"""Would the newest schemas of the registry suit the pipeline and its tables? Nothing is written, no JVM is started.
+"""Checks the newest registry schemas against the pipeline and its tables. Nothing is written, no JVM is started.
 
 Enters: a pipeline file and, for a producer who asks before deploying, a schema that nobody has registered yet. Leaves:
 what would change, and what would break, each with both sides.
@@ -37,7 +37,7 @@ class SchemaCheck:
 
     pipeline: str
     schemas: tuple[str, ...]
-    """What was compared: the subjects with their versions."""
+    """The compared subjects with their versions."""
     findings: tuple[SchemaFinding, ...]
 
     @property
@@ -84,7 +84,7 @@ def _schemas(places: Mapping[Place, Registered], candidate: Path | None, subject
             "SUBJECT_NEEDED",
             "checking a candidate: the pipeline reads several subjects",
             context={"subjects": ", ".join(sorted(subjects))},
-            hint="name one with --subject",
+            hint="choose one with --subject",
         )
     try:
         text = candidate.read_text(encoding="utf-8")
@@ -112,7 +112,7 @@ def _findings(
         yield SchemaFinding("breaks", "the schema", _without_sink(error))
         return
     yield from _older_records(pipeline, places, schemas)
-    yield SchemaFinding("fits", "the pipeline", "every column that it names is there")
+    yield SchemaFinding("fits", "the pipeline", "every column that it uses exists")
     yield from _tables(pipeline)
 
 
@@ -157,7 +157,7 @@ def _tables(pipeline: Pipeline) -> Iterator[SchemaFinding]:
             for change in changes:
                 yield SchemaFinding("changes", about, change)
             if not changes:
-                yield SchemaFinding("fits", about, f"{sink.target} takes the rows as it is")
+                yield SchemaFinding("fits", about, f"{sink.target} accepts the rows unchanged")
 
 
 def _named(schema: RegisteredSchema) -> str:

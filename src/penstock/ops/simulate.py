@@ -25,7 +25,7 @@ from penstock.supervision.flow_control import observed
 
 _MOST_BATCHES = 1000
 _APART = 6.0
-"""By how much the sizes of batches must differ to separate a fixed cost from one per offset."""
+"""By how much batch sizes must differ to separate a fixed cost from the cost per offset."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Measured:
     """The cost of a batch as it was measured, and on what."""
 
     fixed: float
-    """Seconds of a batch before its first offset and after its last one."""
+    """Fixed seconds per batch."""
     per_offset: float
-    """Seconds of one core for each offset."""
+    """CPU seconds per offset."""
     batches: int
     first: datetime
     last: datetime
@@ -44,7 +44,7 @@ class Measured:
     largest: int
     """The offsets of the largest batch."""
     apart: bool
-    """Whether there were batches of several sizes, so that the two parts could be separated."""
+    """Whether batches of several sizes allowed separating the two parts."""
     record_bytes: float
 
 
@@ -138,7 +138,7 @@ class Row:
 
 
 def rows_of(run: Simulated, seconds: float) -> list[Row]:
-    """In stretches as short as fits into a few rows, those alike being one."""
+    """Split into a few rows, with equal neighbours merged."""
     for count in (60, 30, 20):
         if len(rows := _joined(_stretches(run, seconds, count))) <= _ROWS:
             return rows
@@ -193,15 +193,15 @@ class SimulationRequest:
     cores: int
     partitions: int
     cost: Cost
-    """Its part for each offset is of one core."""
+    """The cost per offset is for one core."""
     bursts: tuple[Burst, ...] = ()
     backlog: float = 0.0
     within: float = 600.0
-    """In what time it should catch up."""
+    """The target time to catch up."""
     hot: float | None = None
-    """The share of the records that are in one partition."""
+    """The share of the records in one partition."""
     whole: bool = False
-    """Whether a partition is read by one task alone."""
+    """Whether each partition is read by a single task."""
     record_bytes: float = 0.0
 
     @property
@@ -236,15 +236,15 @@ class SimulationReport:
     asked: SimulationRequest
     run: Simulated = field(repr=False)
     capacity: float
-    """The most records a second that these cores carry, in batches as long as they should be."""
+    """The maximum records per second of these cores, in batches of the target duration."""
     most: float
-    """The most that any number of cores could carry: infinite unless partitions bound it."""
+    """The maximum of any number of cores: infinite unless limited by partitions."""
     caught_up: float | None
-    """Seconds from the end of the last burst, or from the beginning, until a batch takes all that waits."""
+    """Seconds from the end of the last burst, or the start, until a batch reads the whole backlog."""
     cores_to_hold: int | None
     cores_to_catch_up: int | None
     useful_cores: int | None
-    """More cores than this are of no use."""
+    """More cores than this are useless."""
 
     @property
     def peak(self) -> tuple[float, float]:
@@ -350,7 +350,7 @@ def _needed(asked: SimulationRequest) -> float:
 
 
 def _cores(config: PipelineConfig, asked: SimulationRequest, rate: float) -> int | None:
-    """The fewest cores that carry more than a rate; none where no number of them does."""
+    """The minimum number of cores that handle more than a rate; None if no number does."""
     low, high = 1, asked.partitions if asked.whole else _MOST_CORES
     if capacity(config, replace(asked, cores=high)) <= rate:
         return None
@@ -380,7 +380,7 @@ def whole_partitions(config: PipelineConfig) -> str | None:
     """Why one task reads a partition whole, where it does; elsewhere large ones are split among the tasks."""
     for flow in flows(config):
         if flow.sides or any(map(remembers, flow.transforms)):
-            return "the steps with state have Spark read, one task for each partition"
+            return "with stateful steps Spark reads, with one task per partition"
     for sink in config.sinks:
         if isinstance(sink, KafkaSinkConfig) and sink.guarantee == "exactly_once":
             return f"sink {sink.name} writes in transactions, each partition in one slot"

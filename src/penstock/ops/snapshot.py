@@ -40,10 +40,10 @@ class Brokers:
     bounds: Mapping[TopicPartition, LogBounds] | None = None
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     by_time: Offsets = field(default_factory=dict)
-    """Where a `start` that is a time is in the partitions that have a record since."""
+    """The offsets of a `start` time, in partitions with a later record."""
     error: PenstockError | None = None
     seconds: float = 0.0
-    """How long one answer took, where that was measured."""
+    """The response time, if measured."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Snapshot:
 
     config: PipelineConfig
     run: RunStatus
-    """The run at work now, or the last one."""
+    """The current or last run."""
     done_before: int | None
     """The last batch that was committed before the sinks were asked."""
     standings: tuple[Standing, ...]
@@ -60,7 +60,7 @@ class Snapshot:
     state: StateFiles
     brokers: Brokers
     former: tuple[FormerName, ...] = ()
-    """What the targets hold under names that the file does not have any more."""
+    """Positions in the targets under sink names that are no longer in the file."""
     noted_sinks: Mapping[str, NotedSink] = field(default_factory=dict)
     """The sinks of the last run with this checkpoint."""
 
@@ -113,7 +113,7 @@ class Snapshot:
         try:
             check_agreement(build(self.config), self.checkpoint)
         except PenstockError as error:
-            means = "The checkpoint is not the one that these targets were written from, or it was lost and begun anew."
+            means = "The targets were written from another checkpoint, or the checkpoint was lost and started over."
             return (from_error(error, means=means),)
         return ()
 
@@ -134,7 +134,7 @@ class FailureLog:
 
     def __init__(self) -> None:
         self.failed: list[tuple[str, str, str]] = []
-        """For each failure what was asked for, the error code, and the reason in one line."""
+        """For each failure: what was requested, the error code, and the reason in one line."""
 
     def __call__(self, what: str, look: Callable[[], Result]) -> Result | None:
         """The result; None if the call fails."""
@@ -210,9 +210,9 @@ class ReadPosition:
     """How far a pipeline has read its topics."""
 
     committed: Offsets | None
-    """What all sinks have; none where nothing was ever begun."""
+    """What all sinks have; None if nothing was ever started."""
     positions: Offsets
-    """What is read next, of every partition that the brokers have."""
+    """The next offset to read of every partition on the brokers."""
     notes: tuple[str, ...] = ()
 
 
@@ -226,10 +226,10 @@ def read_position(snapshot: Snapshot) -> ReadPosition:
     gone = recreated_topics(dict(snapshot.files.topic_ids), dict(snapshot.brokers.topic_ids))
     # The offsets of a topic that was made again are not its own: all of it waits.
     committed = {at: offset for at, offset in committed.items() if at.topic not in gone}
-    notes = [f"topic {topic} was deleted and made again: all of it waits" for topic in sorted(gone)]
+    notes = [f"topic {topic} was re-created: all of it waits" for topic in sorted(gone)]
     notes += [
-        f"sink {one.sink} is at batch {token.batch_id}, behind batch {snapshot.done_before} of the checkpoint: lag is "
-        "counted from what it has"
+        f"sink {one.sink} is at batch {token.batch_id}, behind batch {snapshot.done_before} of the checkpoint: its "
+        "lag is counted from its position"
         for one in snapshot.standings
         if (token := _own(snapshot, one)) is not None
         and not one.sparse
@@ -239,7 +239,7 @@ def read_position(snapshot: Snapshot) -> ReadPosition:
 
 
 def committed_in(snapshot: Snapshot) -> Offsets:
-    """The least that any sink has; of one that keeps no token, or cannot be asked, what the checkpoint says."""
+    """The least that any sink has; of one that stores no token, or cannot be asked, what the checkpoint says."""
     done = snapshot.files.committed
     noted = snapshot.files.ends(done) if done is not None else snapshot.starts(0)
     tokens = [_own(snapshot, one) for one in snapshot.standings if not one.sparse]
@@ -263,12 +263,12 @@ def _own(snapshot: Snapshot, one: Standing) -> BatchToken | None:
 
 def _never_ran(snapshot: Snapshot) -> tuple[str, ...]:
     notes = [
-        f"sink {one.sink} holds batch {one.token.batch_id} of another checkpoint, and {snapshot.config.checkpoint} is "
-        "empty; a run would say what can be done"
+        f"sink {one.sink} has batch {one.token.batch_id} of another checkpoint, and {snapshot.config.checkpoint} is "
+        "empty; a run prints the options"
         for one in snapshot.standings
         if one.token is not None and not one.sparse
     ]
-    return (*notes, "lag is counted from where a first run would begin")
+    return (*notes, "lag is counted from where a first run would start")
 
 
 def _first(snapshot: Snapshot, at: TopicPartition, log: LogBounds) -> int:

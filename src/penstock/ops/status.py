@@ -45,14 +45,14 @@ class PipelineStatus:
     pipeline: str | None = None
     run: RunStatus | None = None
     batch_id: int | None = None
-    """The last batch that is committed."""
+    """The last committed batch."""
     batch_at: datetime | None = None
     open_batch: int | None = None
-    """The batch that has begun and is not committed."""
+    """The open batch."""
     open_since: datetime | None = None
     lag: int | None = None
     quarantined: QuarantineCount | None = None
-    """Since the day began, in UTC; None if unknown."""
+    """Since midnight UTC; None if unknown."""
     backup_at: datetime | None = None
     warnings: tuple[StatusWarning, ...] = ()
     error: PenstockError | None = field(default=None, compare=False)
@@ -161,7 +161,7 @@ def _about_run(run: RunStatus, opened: int | None, since: datetime | None) -> It
         yield StatusWarning("BATCH_STALLED", note.facts.stalled)
     if opened is not None and since is not None and datetime.now(UTC) - since > _OPEN_TOO_LONG:
         yield StatusWarning(
-            "BATCH_OPEN_LONG", f"batch {opened} began at {since:%Y-%m-%d %H:%M:%S} UTC and has not committed"
+            "BATCH_OPEN_LONG", f"batch {opened} started at {since:%Y-%m-%d %H:%M:%S} UTC and has not committed"
         )
 
 

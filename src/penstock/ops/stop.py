@@ -24,7 +24,7 @@ from penstock.storage import Storage, is_local
 
 Outcome = Literal["not running", "asked", "stopped", "failed", "killed", "silent", "still running"]
 _BEGINS_WITHIN = 1.0
-"""How many seconds a run may hold the lock before it has said who it is."""
+"""How many seconds a run may hold the lock without an identity."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,12 @@ class StopResult:
     pipeline: str
     outcome: Outcome
     run: str | None
-    """Which process on which host."""
+    """The process and host."""
     seconds: float = 0.0
     error: str | None = None
     """The code of the error that ended the run instead."""
     doing: str | None = None
-    """What a run that is still there does."""
+    """What a run that is still active is doing."""
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`."""
@@ -66,9 +66,9 @@ def plan_stop(config: PipelineConfig) -> PlannedStop:
     if found.running and found.note is None:
         raise MissingError(
             "RUN_UNKNOWN",
-            f"stopping {config.name}: whoever holds its checkpoint is no run that can be asked",
+            f"stopping {config.name}: the process that holds its checkpoint is not a run that can be asked to stop",
             context={"checkpoint": config.checkpoint, "held by": str(found.holder)},
-            hint="a restore, a repair or an older version? wait for it, or send that process a SIGTERM",
+            hint="it may be a restore, a repair or an older version: wait for it, or send that process a SIGTERM",
         )
     return PlannedStop(config.name, config.checkpoint, found, storage)
 

@@ -1,7 +1,7 @@
 """Do the checkpoint and the targets agree?
 
 The checkpoint says which batch comes next: the one that is open, or an empty one where the last one ended. `decide`
-says what that batch is to each target's position, as it would at the commit. What contradicts is a finding.
+compares that batch with each target's position, as it would at the commit. A contradiction is a finding.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def compare_sinks(
     noted: Mapping[str, NotedSink] | None = None,
     former: Sequence[FormerName] = (),
 ) -> list[Finding]:
-    """Hold the targets' positions against the batches of a checkpoint.
+    """Compare the positions of the targets with the batches of a checkpoint.
 
-    Under a running stream `committed` is the last batch that was committed before the targets were asked.
-    `noted` are the sinks of the last run, `former` what targets hold under names that the file does not have any more.
+    For a running stream, `committed` is the last batch committed before the targets were read. `noted` are the sinks of
+    the last run, `former` the positions under sink names that are no longer in the file.
     """
     token = next_token(files, committed)
     found = rename_findings(former, standings, token) if token is not None else []
@@ -101,8 +101,8 @@ def _covers(one: Position, other: Position) -> bool:
 
 
 _RENAMED = (
-    "A sink can be renamed only while its target ends where the next batch starts: otherwise the new name would write "
-    "rows a second time, or leave some out."
+    "A sink can only be renamed while its target ends where the next batch starts; otherwise rows would be duplicated "
+    "or lost."
 )
 
 
@@ -111,16 +111,15 @@ def _renamed(each: FormerName, position: Position, token: BatchToken | None) -> 
     batch = "the first one" if token is None else f"{token.batch_id}: {token.describe_ranges()}"
     return TerminalError(
         "SINK_RENAMED",
-        f"sink {each.sink}: the target holds rows of this pipeline under the name {name}, which the file does not have "
-        "any more",
+        f"sink {each.sink}: the target has rows of this pipeline under the name {name}, which is no longer in the file",
         context={"next batch": batch, f"target under the name {name}": position.describe()},
-        hint=f"put the name {name} back, and let a run finish what is open: penstock run FILE\n"
+        hint=f"put the name {name} back, and let a run finish the open batch: penstock run FILE\n"
         "then rename the sink, and run again",
     )
 
 
 def next_token(files: CheckpointFiles, committed: int | None) -> BatchToken | None:
-    """The batch that a run carries out next, as far as the checkpoint says; none where it says nothing."""
+    """The next batch of a run according to the checkpoint, if known."""
     query_id, begun = files.query_id, files.begun
     if query_id is None:
         return None
@@ -156,10 +155,10 @@ def _compared(
             yield Finding(
                 Verdict.CHECKPOINT_WENT_BACK.value,
                 True,
-                f"sink {one.sink} holds batch {batch}, which checkpoint {path} has not begun",
+                f"sink {one.sink} has batch {batch}, which checkpoint {path} has not started",
                 sides,
-                "The checkpoint went back: a file of it was lost, or an older copy put in place. A run would give the "
-                "batch other offsets.",
+                "The checkpoint was set back: a file was lost, or an older copy was restored. A run would assign "
+                "other offsets to the batch.",
                 f"{REPAIR}\n{RESTORE}\n{AFRESH}",
             )
             return
@@ -168,9 +167,9 @@ def _compared(
             yield Finding(
                 Verdict.TOKEN_MISMATCH.value,
                 True,
-                f"sink {one.sink} holds batch {batch} with other offsets than checkpoint {path}",
+                f"sink {one.sink} has batch {batch} with other offsets than checkpoint {path}",
                 {"checkpoint": _places(held.starts, ends), f"sink {one.sink}": held.describe_ranges()},
-                "The checkpoint went back and gave the batch other offsets, or it was edited by hand.",
+                "The checkpoint was set back and assigned other offsets to the batch, or it was edited by hand.",
                 f"{REPAIR}\n{RESTORE}\n{AFRESH}",
             )
             return
@@ -183,7 +182,7 @@ def _compared(
 
 
 def other_ends(files: CheckpointFiles, held: BatchToken) -> Offsets | None:
-    """Where the checkpoint ends a batch that a target holds, if that is elsewhere than in the target."""
+    """The end of a target's batch in the checkpoint, if it differs from the target."""
     batch = held.batch_id
     planned = next((each.ends for each in files.again if each.batch_id == batch), None)
     ends = planned if planned is not None else files.offsets[batch].ends if batch in files.offsets else None
@@ -191,16 +190,16 @@ def other_ends(files: CheckpointFiles, held: BatchToken) -> Offsets | None:
 
 
 _MEANS = {
-    Verdict.TARGET_WENT_BACK: "The table was restored, or the database put back from a copy: what came between is not "
-    "in it, and a run would not bring it again by itself.",
-    Verdict.FENCED: "Another run, with another checkpoint, has continued from this target since.",
+    Verdict.TARGET_WENT_BACK: "The table or database was restored from an older copy: the rows in between are "
+    "missing, and a run would not write them again by itself.",
+    Verdict.FENCED: "Another run with another checkpoint has since continued from this target.",
 }
 
 
 def _in_flight(held: BatchToken, token: BatchToken, files: CheckpointFiles, done: int | None) -> bool:
-    """Under a running stream: the target, or the checkpoint, has gone on while the other was looked at.
+    """For a running stream: the target or the checkpoint advanced while the other was read.
 
-    `done` is the last batch that was committed before the target was asked.
+    `done` is the last batch committed before the target was read.
     """
     moved_on = files.committed is not None and (done is None or done < files.committed)
     least = (done if done is not None else 0) if moved_on else token.batch_id
@@ -213,8 +212,8 @@ def _quarantine_findings(one: Standing, token: BatchToken | None, standings: Seq
         return
     yield from_error(
         contradiction(one.sink, Verdict.TARGET_WENT_BACK, position, token),
-        means="The sinks' positions say that the quarantine has had more commits: records that were set aside are not "
-        "in it any more.",
+        means="According to the positions of the sinks, the quarantine had more commits: it has lost quarantined "
+        "records.",
     )
 
 
@@ -222,9 +221,9 @@ def _unreachable(one: Standing) -> Finding:
     return Finding(
         "SINK_UNREACHABLE",
         True,
-        f"sink {one.sink} cannot be asked which batch it holds",
+        f"the position of sink {one.sink} cannot be read",
         {"sink": one.error or ""},
-        "It is unknown whether it agrees with the checkpoint. A run would fail on it too.",
+        "It is unknown whether it agrees with the checkpoint. A run would fail too.",
         "make it reachable or correct its settings, then check again: penstock checkpoint verify FILE",
     )
 
@@ -234,21 +233,21 @@ def _empty(one: Standing, done: int, token: BatchToken | None, noted: NotedSink 
     if written and token is not None:
         return from_error(
             contradiction(one.sink, Verdict.TARGET_WENT_BACK, None, token),
-            means="This checkpoint has written to the target before, and the target holds nothing of it: it was "
-            "dropped, or put back to before the first batch.",
+            means="This checkpoint has written to the target before, but the target has none of its rows: it "
+            "was dropped, or restored to before the first batch.",
         )
     return Finding(
         "SINK_HOLDS_NOTHING",
         False,
-        f"sink {one.sink} holds no batch of this pipeline, and batch {done} is committed",
+        f"sink {one.sink} has no batch of this pipeline, but batch {done} is committed",
         {},
-        "The sink is new. A run goes on, and brings it the rows from now on.",
-        f"to bring it what came before: penstock replay FILE --sink {one.sink} --from earliest --to committed",
+        "The sink is new. A run continues, and writes new rows to it from now on.",
+        f"to write the earlier rows: penstock replay FILE --sink {one.sink} --from earliest --to committed",
     )
 
 
 def ranges_behind(position: Position | None, to: Offsets, fallback: Offsets) -> list[OffsetRange]:
-    """What a target lacks up to some offsets. One that holds nothing lacks everything from `fallback` on."""
+    """What a target lacks up to some offsets. An empty target lacks everything from `fallback` on."""
     found = []
     held = position.next if position is not None and position.last.batch_id >= 0 else {}
     for at, end in sorted(to.items()):

@@ -1,6 +1,6 @@
 """Before a run: do the brokers, the checkpoint and the sinks agree? What would the run start from?
 
-The same answers serve `plan`, which prints them, and `run`, which stops on what is wrong.
+Used by `plan`, which prints the results, and by `run`, which stops on a problem.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _GROUP_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class StartPoint:
-    """Where a run begins: from the checkpoint, or for a first run by the file or by the targets' positions."""
+    """Where a run starts: at the checkpoint, or for a first run at the file's start or the targets' positions."""
 
     origin: str
     offsets: Offsets
@@ -42,21 +42,21 @@ class StartPoint:
 
 @dataclass(frozen=True)
 class Agreement:
-    """What the checkpoint and the targets come to before a run: what has to be done first so that they agree."""
+    """How the checkpoint and the targets agree before a run, and what must be done first."""
 
     resumed: Offsets | None = None
-    """With --resume-from-table: where the new checkpoint begins."""
+    """With --resume-from-table: where the new checkpoint starts."""
     behind: Mapping[str, tuple[OffsetRange, ...]] = field(default_factory=dict)
-    """What each target lacks that is to be caught up before the first batch."""
+    """The ranges that each target must catch up on before the first batch."""
     next: BatchToken | None = None
-    """The batch that the checkpoint runs next, where something has to be caught up before it."""
+    """The next batch of the checkpoint, if targets must catch up before it."""
     torn: Mapping[str, BatchToken] = field(default_factory=dict)
-    """Of a Kafka sink whose last batch is not whole: that batch, to be carried out again first."""
+    """The incomplete last batch of a Kafka sink, which must be repeated first."""
     moved: str | None = None
-    """Why positions that contradict the start are moved on purpose; none where that was not asked for."""
+    """Why positions that contradict the start are moved on purpose; None if not requested."""
     notices: tuple[str, ...] = ()
     numbers: Mapping[str, int] = field(default_factory=dict)
-    """How many commits each target has had."""
+    """The number of commits of each target."""
 
 
 def check_brokers(cluster: Cluster, pipeline: Pipeline) -> dict[TopicPartition, LogBounds]:
@@ -70,9 +70,9 @@ def check_brokers(cluster: Cluster, pipeline: Pipeline) -> dict[TopicPartition, 
 
 
 def refuse_closed_group(pipeline: Pipeline, partitions: Sequence[TopicPartition]) -> None:
-    """Stop where the user may not use the consumer group: a run would tell it nothing, batch after batch.
+    """Stop if the user has no permission for the consumer group: every commit to it would fail.
 
-    Only for a source with `security`: elsewhere a run says so once, and goes on.
+    Only for a source with `security`: otherwise a run reports it once and continues.
     """
     config = pipeline.config
     if config.source.security is None or config.group is None:
@@ -97,9 +97,9 @@ def check_agreement(
     options: RunOptions = RunOptions(),
     topic_ids: Mapping[str, str] | None = None,
 ) -> Agreement:
-    """Stop where a target contradicts the checkpoint, unless the options say how to put it right.
+    """Stop if a target contradicts the checkpoint, unless the options resolve it.
 
-    And where partitions were left out: before Spark begins a batch without them, which would stay begun.
+    Also if partitions were left out, before Spark starts a batch without them.
     """
     held = standings(pipeline.targets)
     agreed = _AgreementCheck(pipeline, checkpoint, held, bounds, recreated, options, topic_ids or {}).agree()
@@ -133,7 +133,7 @@ class _AgreementCheck:
 
     @property
     def log_starts(self) -> Offsets:
-        """Where the logs begin, as far as the brokers were asked."""
+        """The log starts, as far as they are known."""
         return {at: log.start for at, log in (self.bounds or {}).items()}
 
     def agree(self) -> Agreement:
@@ -185,7 +185,7 @@ class _AgreementCheck:
         return found + [one for one in lost if one.code == "PARTITION_GONE" and one.blocks]
 
     def _agree_fresh(self) -> Agreement:
-        """A fresh checkpoint: the targets must hold nothing of this pipeline, unless the options say how to go on."""
+        """A fresh checkpoint: the targets must have no rows of this pipeline, unless the options allow it."""
         exact = [one for one in self.held if one.guarantee is Guarantee.EXACTLY_ONCE]
         if all(one.furthest is None for one in exact):
             return Agreement()
@@ -196,7 +196,7 @@ class _AgreementCheck:
         raise _other_run(self.checkpoint, self.held)
 
     def _resume(self, held: Sequence[Standing]) -> Agreement:
-        """Begin where the furthest target ends; the others are brought there first."""
+        """Start where the furthest target ends; the others catch up first."""
         pipeline, options = self.pipeline, self.options
         positions = {one.sink: one.furthest for one in held}
         furthest = _furthest(positions.values())
@@ -239,18 +239,18 @@ def _sinks_disagree(pipeline: Pipeline, held: Sequence[Standing]) -> TerminalErr
     return TerminalError(
         "RESUME_SINKS_DISAGREE",
         "the targets do not end at the same offsets"
-        + (", and a step keeps state, which cannot be caught up" if pipeline.stateful else ""),
+        + (", and the state of a step cannot catch up" if pipeline.stateful else ""),
         context={sink: p.describe() if p is not None else "holds nothing" for sink, p in positions.items()},
-        hint="undo what put a target back, or start over with new tables and a new checkpoint"
+        hint="undo the restore of the target, or start over with new tables and a new checkpoint"
         if pipeline.stateful
-        else "fill the targets that hold nothing from the beginning of the log:\n"
+        else "fill the empty targets from the beginning of the log:\n"
         "  penstock run FILE --resume-from-table --catch-up\n"
-        "or take them out of the file, resume, and put them back: they then begin with the next batch",
+        "or remove them from the file, resume, and add them again: they then start with the next batch",
     )
 
 
 def _first_batch(held: Sequence[Standing]) -> BatchToken | None:
-    """The first batch of a run, where a quarantine is all that holds something of it."""
+    """The first batch of a run, if only a quarantine has rows of it."""
     if any(one.furthest is not None for one in held if not one.sparse):
         return None
     found = [one.token for one in held if one.sparse and one.token is not None]
@@ -260,8 +260,8 @@ def _first_batch(held: Sequence[Standing]) -> BatchToken | None:
 def _lacking(held: Sequence[Standing], to: Offsets, beginning: Offsets) -> dict[str, tuple[OffsetRange, ...]]:
     """What each target lacks up to some offsets.
 
-    A quarantine has lost commits where the sinks' positions carry a greater number. The lost records can be anywhere up
-    to the furthest sink, including in a batch that only some sinks have committed.
+    A quarantine has lost commits if the sinks' positions have a greater number. The lost records can be anywhere up to
+    the furthest sink, including in a batch that only some sinks have committed.
     """
     found = {}
     sinks = _furthest(one.furthest for one in held if not one.sparse)
@@ -282,25 +282,25 @@ def _other_run(checkpoint: SparkCheckpoint, held: Sequence[Standing]) -> Termina
     assert position is not None
     return TerminalError(
         "SINK_HOLDS_OTHER_RUN",
-        f"sink {one.sink} already holds batches of pipeline {position.last.pipeline} from another checkpoint",
+        f"sink {one.sink} already has batches of pipeline {position.last.pipeline} from another checkpoint",
         context={
             "checkpoint": f"{checkpoint.path}, query {checkpoint.query_id() or 'none: it is fresh'}",
             "target": position.describe(),
         },
         hint="four ways out:\n"
-        "  put a backup of the checkpoint back: penstock checkpoint restore FILE\n"
+        "  restore a backup of the checkpoint:  penstock checkpoint restore FILE\n"
         "  continue where the targets end:      penstock run FILE --resume-from-table\n"
         "  write to other targets:              other paths and tables, the quarantine's too; rename Kafka sinks\n"
-        "  read again, duplicates and all:      penstock run FILE --accept-duplicates",
+        "  read again, with duplicates:         penstock run FILE --accept-duplicates",
     )
 
 
 def _needs_fresh(checkpoint: SparkCheckpoint, begun: int | None) -> TerminalError:
     return TerminalError(
         "RESUME_NEEDS_FRESH_CHECKPOINT",
-        f"--resume-from-table starts a fresh checkpoint, but {checkpoint.path} has its own place to continue from",
-        context={"last batch begun": begun if begun is not None else "none; but where the first one starts"},
-        hint="point `checkpoint:` at an empty folder; the old one stays as it is",
+        f"--resume-from-table starts a fresh checkpoint, but {checkpoint.path} has its own offsets to continue from",
+        context={"last batch begun": begun if begun is not None else "none, only where the first batch starts"},
+        hint="point `checkpoint:` at an empty folder; the old one is not changed",
     )
 
 
@@ -311,7 +311,7 @@ def start_point(
     cluster: Cluster,
     resumed: Offsets | None,
 ) -> StartPoint:
-    """What the run would start from, and an honest word where the file's `start` is not used."""
+    """What the run would start from, with a notice if the file's `start` is not used."""
     start = pipeline.config.source.start
     begun = checkpoint.last_begun()
     if begun is not None:
@@ -321,8 +321,8 @@ def start_point(
         used = checkpoint.start_used()
         if used is not None and used != describe_start(start):
             notice = (
-                f"`start: {describe_start(start)}` applies to the first run only and is ignored: this checkpoint began "
-                f"with `{used}` and continues from its own offsets"
+                f"`start: {describe_start(start)}` applies to the first run only and is ignored: this checkpoint "
+                f"started with `{used}` and continues from its own offsets"
             )
         return StartPoint(f"checkpoint, after batch {done if done is not None else 'none'}", offsets, None, notice)
     initial = checkpoint.initial()
@@ -343,7 +343,7 @@ def start_point(
     if unknown:
         raise MissingError(
             "PARTITION_MISSING",
-            f"source.start names {', '.join(map(str, unknown))}, which the source does not have",
+            f"source.start contains {', '.join(map(str, unknown))}, which the source does not have",
             context={"partitions": len(bounds)},
         )
     explicit = {at: named.get(at, EARLIEST) for at in bounds}
@@ -353,7 +353,7 @@ def start_point(
     if outside:
         raise MissingError(
             "START_OUT_OF_RANGE",
-            "source.start names offsets that the log does not have",
+            "source.start contains offsets that are not in the log",
             context={f"{at} {o}": f"the log holds {bounds[at].start}-{bounds[at].end}" for at, o in outside.items()},
         )
     return StartPoint("first run, offsets in the file", _resolved(explicit, bounds), explicit)

@@ -1,7 +1,7 @@
-"""Data loss, found before a row is read: what a batch, or a checkpoint, asks for against what the brokers still have.
+"""Detects data loss before a row is read, by comparing a batch or checkpoint with what the brokers still have.
 
-Holes inside a log (compaction, aborted transactions) are no loss. A log start that has passed the batch's
-start, a log end that moved back, or a partition that is gone is.
+Holes inside a log (compaction, aborted transactions) are not data loss. A log start after the batch's start, a log end
+that moved back, or a missing partition is.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class BatchRanges:
     ranges: tuple[OffsetRange, ...]
     gaps: tuple[Gap, ...]
     seen: frozenset[TopicPartition] = frozenset()
-    """The partitions that batches before this one have read."""
+    """The partitions that earlier batches have read."""
 
 
 def ranges_of_batch(starts: Offsets, ends: Offsets, recreated: frozenset[str] = frozenset()) -> BatchRanges:
-    """The batch's ranges. A log that moved back, a topic made again, or a partition that vanished, is a gap."""
+    """The batch's ranges. A log that moved back, a re-created topic, or a missing partition is a gap."""
     anew = [at for at in sorted(starts.keys() & ends.keys()) if at.topic in recreated and starts[at]]
     ranges, backwards = ranges_between({at: 0 if at in anew else start for at, start in starts.items()}, ends)
     again = [Gap(at.topic, at.partition, starts[at], None, "the topic was re-created") for at in anew]
@@ -62,7 +62,11 @@ def clip_to_log(batch: BatchRanges, bounds: Mapping[TopicPartition, LogBounds]) 
         start = min(max(wanted.start, log.start), wanted.end)
         end = max(start, min(wanted.end, log.end))
         if start > wanted.start and (wanted.topic, wanted.partition) not in moved_back:
-            gaps.append(_gap(wanted, wanted.start, start, f"the log now starts at {log.start}: retention passed"))
+            gaps.append(
+                _gap(
+                    wanted, wanted.start, start, f"the log now starts at {log.start}: records expired (topic retention)"
+                )
+            )
         if end < wanted.end:
             gaps.append(_gap(wanted, end, wanted.end, f"the log now ends at {log.end}"))
         if start < end:
@@ -74,9 +78,9 @@ def data_loss(gaps: Sequence[Gap], batch_id: int) -> TerminalError:
     """The error for `on_data_loss: fail`: every missing range, exactly."""
     return TerminalError(
         "DATA_LOSS",
-        f"batch {batch_id}: {len(gaps)} range{'s' if len(gaps) > 1 else ''} cannot be read any more",
+        f"batch {batch_id}: {len(gaps)} range{'s' if len(gaps) > 1 else ''} can no longer be read",
         context={f"{g.topic}[{g.partition}] {_span(g)}": g.reason for g in gaps},
-        hint="restore the data, or set `on_data_loss: record` to go on and have each gap written down",
+        hint="restore the data, or set `on_data_loss: record` to continue and record each gap",
     )
 
 
@@ -88,7 +92,7 @@ def _gap(wanted: OffsetRange, start: int, end: int, reason: str) -> Gap:
     return Gap(wanted.topic, wanted.partition, start, end, reason)
 
 
-# What a checkpoint says, against the logs, partitions and topics as they are.
+# Compares a checkpoint with the current logs, partitions and topics.
 
 _SHOWN = 8
 
@@ -100,12 +104,12 @@ def log_findings(
     *,
     open_ends: Offsets | None = None,
 ) -> list[Finding]:
-    """Hold where the next batch begins (and where one that is open ends) against the logs that the file reads."""
+    """Check the start of the next batch (and the end of an open one) against the logs of the source."""
     lost: dict[str, dict[str, str]] = {}
     for at, offset in sorted(position.items()):
         log, end = bounds.get(at), max(offset, (open_ends or {}).get(at, offset))
         if log is None:
-            lost.setdefault("PARTITION_GONE", {})[f"{at} from {offset}"] = "not at the brokers, or not read by the file"
+            lost.setdefault("PARTITION_GONE", {})[f"{at} from {offset}"] = "not on the brokers, or not in the file"
         elif offset < log.start:
             lost.setdefault("OFFSETS_BEFORE_LOG", {})[f"{at} {offset}"] = f"the log holds {log.start}-{log.end}"
         elif end > log.end:
@@ -131,9 +135,9 @@ def partition_findings(
     bounds: Mapping[TopicPartition, LogBounds],
     recreated: frozenset[str] = frozenset(),
 ) -> list[Finding]:
-    """Partitions that the file reads, and that a batch left out which had been read before.
+    """Partitions of the source that were read before but are missing from the open batch.
 
-    Spark knows of them no more, and takes them for new ones: it would read them from their beginning, once more.
+    Spark would treat them as new and read them again from the beginning.
     """
     begun = files.begun
     now = files.ends(begun) if begun is not None else None
@@ -156,10 +160,10 @@ def partition_findings(
             Finding(
                 "PARTITION_LEFT_OUT",
                 True,
-                f"checkpoint {path}: batch {begun} was begun without {len(left_out)} of its partitions",
+                f"checkpoint {path}: batch {begun} was started without {len(left_out)} of its partitions",
                 where,
-                "They were not in the file then, or not at the brokers, and now they are. Carried out as it is, the "
-                "batch would skip them, and the next would read them from their beginning.",
+                "They were missing from the file or the brokers then, but are there now. The batch would skip them, "
+                "and the next batch would read them from the beginning.",
                 REPAIR,
             )
         ]
@@ -171,35 +175,35 @@ def partition_findings(
             f"{len(left_out)} partition{'s' if len(left_out) > 1 else ''} that the last batches left out "
             f"{'are' if len(left_out) > 1 else 'is'} read again",
             where,
-            "A run would read them from their beginning: what was read of them before would come twice.",
-            "to go on where each was left (or with 0, where a partition is another one than then):\n"
+            "A run would read them from the beginning: records that were already read would be duplicated.",
+            "to continue where each one ended (or at 0, if the partition was re-created):\n"
             f"penstock checkpoint fork FILE --to PATH --offsets {spec}\n"
             "then point `checkpoint:` at PATH, and run",
         )
     ]
 
 
-_RECORDS = "With `on_data_loss: record` a run goes on, and writes down what is missing."
+_RECORDS = "With `on_data_loss: record` a run continues, and records what is missing."
 _RECORD_IT = (
-    "where the records are gone for good: set `on_data_loss: record` in the source and run; every gap is written\n"
-    "down: penstock gaps FILE"
+    "if the records are permanently lost: set `on_data_loss: record` in the source and run; to list the gaps:\n"
+    "penstock gaps FILE"
 )
 _SAID = {
     "OFFSETS_BEFORE_LOG": (
         "the checkpoint is before the start of the log",
-        "Retention removed records that were not read yet.",
+        "Records expired (topic retention) before they were read.",
         _RECORD_IT,
     ),
     "OFFSETS_BEYOND_LOG": (
         "the checkpoint is beyond the end of the log",
-        "The topic was re-created or truncated, or its brokers lost records. It may also show briefly after a broker "
-        "failure.",
+        "The topic was re-created or truncated, or its brokers lost records. This can also appear briefly after a "
+        "broker failure.",
         f"after a broker failure, check again in two minutes: penstock checkpoint verify FILE\n{_RECORD_IT}",
     ),
     "PARTITION_GONE": (
-        "the checkpoint has offsets of partitions that are not read any more",
-        "The topic was deleted or re-created with fewer partitions, or taken out of the file.",
-        f"where the file was changed: put the topic back into source.topics\n{_RECORD_IT}",
+        "the checkpoint has offsets of partitions that are no longer read",
+        "The topic was deleted, re-created with fewer partitions, or removed from the file.",
+        f"if the file was changed: add the topic to source.topics again\n{_RECORD_IT}",
     ),
 }
 

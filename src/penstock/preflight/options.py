@@ -18,13 +18,13 @@ class RunOptions:
     resume_from_table: bool = False
     accept_duplicates: bool = False
     catch_up: bool = False
-    """Before the first batch, bring targets that went back forward to the position of the checkpoint."""
+    """Before the first batch, let restored targets catch up to the position of the checkpoint."""
     give_up_after: float = 300.0
     stalled_after: float = 3600.0
-    """Seconds without any progress until a batch is given up, with exit code 75; 0 for never."""
+    """Seconds without any progress until a batch is abandoned with exit code 75; 0 for never."""
     log: Path | None = None
     sharing: int = 1
-    """How many pipelines run in the same application, this one among them."""
+    """The number of pipelines in the same application, including this one."""
 
 
 @dataclass

@@ -1,9 +1,9 @@
-"""Topics that were deleted and created again under the same name: found by the ids that the brokers give them.
+"""Detects topics that were deleted and re-created under the same name, by their topic ids.
 
-Offsets alone do not tell: once the new log has grown past the checkpoint, its first records would be skipped without
-a word. The id of every topic is pinned when it is first read, kept with the checkpoint and in the targets' positions,
-and compared before and after every read. With `on_data_loss: record` the next batch begins where the new log does, and
-the rest of the old one is a gap.
+Offsets alone are not enough: once the new log has grown past the checkpoint, its first records would be skipped
+silently. The id of every topic is pinned when it is first read, kept with the checkpoint and in the targets' positions,
+and compared before and after every read. With `on_data_loss: record` the next batch starts at the beginning of the new
+log, and the rest of the old one is a gap.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ class TopicIds:
     cluster: Cluster
     on_data_loss: str
     recreated: frozenset[str] = frozenset()
-    """The topics that are others than those noted, until a batch has begun where they do."""
+    """The topics that were re-created, until a batch has started where they start."""
     _now: dict[str, str] = field(default_factory=dict)
     """The ids of the topics that this run reads."""
     _former: dict[str, str] = field(default_factory=dict)
-    """For the current batch: the ids of topics that are gone, and that the batch was planned for."""
+    """The topic ids that the current batch was planned for and that no longer exist."""
     _stateful: bool = False
 
     def compare(self, topics: set[str], *, stateful: bool) -> None:
-        """Look at the topics before the first batch; refuse where one is another, unless gaps are recorded."""
+        """Check the topics before the first batch; refuse a re-created one, unless gaps are recorded."""
         self._stateful = stateful
         with transient_is_fatal():
             self._now = self.cluster.topic_ids(topics)
@@ -60,13 +60,13 @@ class TopicIds:
         return self._now
 
     def look_again(self) -> None:
-        """The same under a run, where a topic was made again meanwhile."""
+        """The same for a topic that was re-created during the run."""
         self.compare(set(self._now), stateful=self._stateful)
 
     def forget_open_batch(self, targets: Targets) -> None:
-        """Drop a batch that was begun on the old topics and that no sink has any part of: Spark begins it anew.
+        """Drop a batch that was started on the old topics if no sink has any part of it: Spark starts it again.
 
-        Its ends say nothing of the new logs, which may be shorter.
+        Its ends mean nothing in the new logs, which may be shorter.
         """
         if not self.recreated:
             return
@@ -80,10 +80,10 @@ class TopicIds:
     def of_batch(
         self, batch_id: int, token: BatchToken, sinks: Sequence[Sink]
     ) -> tuple[frozenset[str], frozenset[str]]:
-        """The topics from whose beginning a batch is to be read, and those of which nothing of it is left.
+        """The topics that a batch must read from the beginning, and those that have none of its records left.
 
-        `token` is what the tokens of all batches have in common. A batch that a sink holds with its own offsets was
-        read before the topics were created again.
+        `token` is the common part of all tokens. A batch that a sink has with its own offsets was read before the
+        topics were re-created.
         """
         self._former = {}
         if not self.recreated:
@@ -98,7 +98,7 @@ class TopicIds:
         return self.recreated, frozenset()
 
     def of_token(self, token: BatchToken) -> dict[str, str]:
-        """The ids of a batch's topics, asked now. Raises where one was created again since it was first read.
+        """The current ids of a batch's topics. Raises if one was re-created since it was first read.
 
         A topic that appeared during the run, by a pattern, is pinned here, before its first record is read.
         """
@@ -122,12 +122,12 @@ class TopicIds:
         error: PenstockError = topic_recreated(changed, known, now, stateful=self._stateful)
         if self.on_data_loss == "record" and not self._stateful:
             error = TransientError(
-                error.code, error.summary, context=error.context, hint="the run begins anew with the new topic"
+                error.code, error.summary, context=error.context, hint="the run starts over with the new topic"
             )
         return error
 
     def settle(self, recreated: frozenset[str]) -> None:
-        """A batch is committed that began where these topics do: from now on their offsets count."""
+        """A batch from the beginning of these topics is committed: from now on their offsets count."""
         if recreated:
             self.recreated = frozenset()
             self._note({})
@@ -143,20 +143,20 @@ def topic_recreated(
 ) -> TerminalError:
     """The error for offsets that are of other topics of the same names."""
     way_out = (
-        "set `on_data_loss: record` to read the new topic from its beginning and have the gap written down\n"
+        "set `on_data_loss: record` to read the new topic from the beginning and record the gap\n"
         "then: penstock gaps FILE"
     )
     if stateful:
         way_out = (
-            "what the steps remember is of the old topic: begin anew with a checkpoint of its own\n"
+            "the state belongs to the old topic: start over with a new checkpoint\n"
             "penstock checkpoint fork FILE --to PATH --offsets earliest"
         )
     return TerminalError(
         "TOPIC_RECREATED",
-        f"{', '.join(sorted(topics))}: deleted and created again since it was first read; the "
-        "offsets of the checkpoint belong to the old topic",
+        f"{', '.join(sorted(topics))}: re-created since it was first read; the offsets of the "
+        "checkpoint belong to the old topic",
         context={
-            topic: f"id {noted[topic]} in the checkpoint, {now[topic]} at the brokers" for topic in sorted(topics)
+            topic: f"id {noted[topic]} in the checkpoint, {now[topic]} on the brokers" for topic in sorted(topics)
         },
         hint=way_out,
     )
@@ -164,7 +164,7 @@ def topic_recreated(
 
 @dataclass(frozen=True)
 class SameTopics:
-    """In a task, before its slot commits: raises where a topic was created again since the batch was planned."""
+    """In a task, before its slot commits: raises if a topic was re-created since the batch was planned."""
 
     settings: KafkaSettings
     topic_ids: Mapping[str, str]
@@ -175,8 +175,8 @@ class SameTopics:
         if changed:
             raise TransientError(
                 "TOPIC_RECREATED",
-                f"{', '.join(sorted(changed))}: deleted and created again while the batch was read",
-                hint="the batch is planned anew",
+                f"{', '.join(sorted(changed))}: re-created while the batch was read",
+                hint="the batch is planned again",
             )
 
 
@@ -186,5 +186,5 @@ def topic_findings(noted: dict[str, str], now: dict[str, str], on_data_loss: str
     if not recreated:
         return []
     error = topic_recreated(recreated, noted, now, stateful=stateful)
-    means = "The same offset is another record now. Going on from it would skip the first records of the new topic."
+    means = "The same offset is a different record now. Continuing would skip the first records of the new topic."
     return [from_error(error, blocks=stateful or on_data_loss == "fail", means=means)]

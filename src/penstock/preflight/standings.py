@@ -1,7 +1,7 @@
-"""The position of each target, also under sink names that the file does not have any more. No JVM.
+"""The position of each target, including sink names that are no longer in the file. No JVM.
 
-A target keeps one position for each name, so a sink that was renamed seems to hold nothing: it would write the open
-batch a second time. `agreement` therefore compares the next batch with the position under the former name too.
+A target stores one position per name, so a renamed sink seems to be empty: it would write the open batch again.
+`agreement` therefore compares the next batch with the position under the former name too.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ class Standing:
     guarantee: Guarantee
     position: Position | None = None
     torn: str | None = None
-    """Which batch each slot of a Kafka sink holds, where its last batch is not whole."""
+    """The batch of each slot of a Kafka sink whose last batch is incomplete."""
     error: str | None = None
-    """Why it could not be asked."""
+    """Why its position could not be read."""
     begun: Position | None = None
-    """Of a torn sink: the newest position of any slot."""
+    """For an incomplete batch: the newest position of any slot."""
     sparse: bool = False
-    """A quarantine, and the like: it has no commit for a batch that has nothing for it."""
+    """True for a quarantine or gaps table, which has no commit for a batch without rows for it."""
     fault: PenstockError | None = None
     """The error that `error` summarises."""
     target: str = field(default="", compare=False)
     redriven: Position | None = None
-    """Where redrives stand, and replays that hold them up."""
+    """The state of redrives, and the replays that block them."""
 
     @property
     def furthest(self) -> Position | None:
@@ -59,7 +59,7 @@ class Standing:
 
 
 def standings(targets: Targets) -> list[Standing]:
-    """Ask every target for its position, all at once. The sinks come first, then what may be sparse."""
+    """Read the position of every target in parallel. Sinks first, then sparse targets."""
     gaps = [targets.gaps] if targets.gaps is not None else []
     others = [one for one in (*targets.quarantines, *gaps) if not isinstance(one, RefusingQuarantine)]
     redriven = {sink.name: sink for sink in targets.redriven()} if others else {}
@@ -98,16 +98,16 @@ def _standing(sink: Sink, sparse: bool, redriven: Sink | None) -> Standing:
 
 @dataclass(frozen=True)
 class FormerName:
-    """The position of a target under a name that the file does not have any more."""
+    """The position of a target under a name that is no longer in the file."""
 
     sink: str
-    """The sink of the file that writes to the target now."""
+    """The sink that now writes to the target."""
     held: Standing
     """Its `sink` is the former name."""
 
 
 def renamed_sinks(former: Sequence[FormerName], held: Sequence[Standing]) -> set[str]:
-    """The sinks that hold nothing under their own name, and something under a former one."""
+    """The sinks with no position under their own name, but one under a former name."""
     own = {one.sink for one in held if one.newest is not None}
     return {each.sink for each in former if each.held.newest is not None} - own
 
@@ -119,10 +119,10 @@ def former_names(
     held: Sequence[Standing],
     noted: Mapping[str, NotedSink],
 ) -> list[FormerName]:
-    """The former names of the sinks, with the positions under them; most starts find none, and ask nothing.
+    """The former names of the sinks with their positions; usually there are none to read.
 
-    `noted` are the sinks of the last run. A target is asked for its writers only where its sink holds nothing, or
-    nothing is noted.
+    `noted` are the sinks of the last run. The writers of a target are read only if its sink has no position, or nothing
+    is noted.
     """
     standing = {one.sink: one for one in held}
     exact = [

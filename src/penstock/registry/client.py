@@ -233,7 +233,7 @@ class RegistryClient:
                 "REGISTRY_VERSION_MISSING",
                 f"{doing}: the schema registry has no such version",
                 context=context,
-                hint="name a version that exists, or leave it out for the latest",
+                hint="use an existing version, or omit it for the latest",
             )
         raise MissingError(
             "REGISTRY_REFUSED",

@@ -163,7 +163,7 @@ class Exchange:
         if answer.status_code in _BUSY or answer.status_code >= 500:
             raise self._unreachable(f"it answered {answer.status_code}")
         if 300 <= answer.status_code < 400:
-            raise self.not_a_registry(f"status {answer.status_code}, a redirect, and redirects are not followed")
+            raise self.not_a_registry(f"status {answer.status_code}, a redirect, which is not followed")
         try:
             content = json.loads(text)
         except (ValueError, RecursionError):
@@ -284,7 +284,7 @@ def _words(error: requests.RequestException) -> str:
     """Why, without the URL, which may hold a password."""
     if isinstance(error, requests.exceptions.SSLError):
         # Under TLS 1.3 a server refuses a client's certificate only after the handshake, and may just hang up.
-        return "the TLS connection broke off; the registry may ask for a client certificate, or for another one"
+        return "the TLS connection was closed; the registry may require a client certificate, or another one"
     inner = error.args[0] if error.args else error
     reason = getattr(inner, "reason", None) or inner
     said = str(reason).rpartition(": ")[2] if isinstance(reason, Exception) else str(reason)

@@ -77,7 +77,7 @@ def find_message(descriptors: bytes, message: str) -> Descriptor:
         return pool.FindMessageTypeByName(message)
     own = sorted(name for name in found if not name.startswith("google.protobuf."))
     context, hint = {"messages": ", ".join(own[:20]) or "none"}, did_you_mean(message, own)
-    raise DefinitionError("PROTOBUF_MESSAGE", f"finding message {message}: it is not there", context=context, hint=hint)
+    raise DefinitionError("PROTOBUF_MESSAGE", f"finding message {message}: not found", context=context, hint=hint)
 
 
 def root_file(descriptors: bytes) -> FileDescriptor:

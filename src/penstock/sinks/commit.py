@@ -110,7 +110,7 @@ def contradiction(
 ) -> PenstockError:
     """The error for a batch that may not be committed onto a position, with both sides and the ways out."""
     sides = {"batch": f"{token.batch_id} of query {token.query_id[:8]}: {token.describe_ranges()}"}
-    sides["target"] = held.describe() if held is not None else "holds nothing of this pipeline any more"
+    sides["target"] = held.describe() if held is not None else "no longer has rows of this pipeline"
     if verdict is Verdict.TOKEN_MISMATCH:
         assert held is not None
         return TerminalError(
@@ -127,12 +127,11 @@ def contradiction(
         shown = ", ".join(map(str, missing[:8])) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
         return TerminalError(
             "TARGET_WENT_BACK",
-            f"sink {sink}: the target went back: commits of this pipeline that it held before batch "
-            f"{token.batch_id} are not there any more",
+            f"sink {sink}: the target was set back: commits of this pipeline before batch {token.batch_id} are missing",
             context={**sides, **({"missing": shown} if shown else {})},
             hint="the table or database was restored from an older copy; two ways out:\n"
             "  undo the restore, and run again\n"
-            f"  bring the missing rows back:   penstock run FILE {catch_up}",
+            f"  write the missing rows again:  penstock run FILE {catch_up}",
         )
     if verdict is Verdict.HELD:
         assert held is not None
@@ -140,7 +139,7 @@ def contradiction(
             "REPLAY_UNFINISHED",
             f"sink {sink}: a replay is replacing rows of this target, and has not ended",
             context={"replay": held.last.query_id},
-            hint="wait until it has ended; if it was stopped or killed:\n"
+            hint="wait until it ends; if it was stopped or killed:\n"
             f"  finish it:  penstock replay FILE --resume {held.last.query_id}\n"
             f"  give it up: penstock replay FILE --give-up {held.last.query_id}",
         )

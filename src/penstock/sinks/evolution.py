@@ -22,7 +22,7 @@ Evolve = Literal["fail", "ignore", "add_columns", "widen"]
 
 Describe = Callable[[pa.DataType], str]
 CanWiden = Callable[[pa.DataType, pa.DataType], bool]
-"""Whether a column that has the first type can be given the second, which holds all its values."""
+"""Whether a column can be widened from the first type to the second without loss."""
 
 
 _REQUIRED = "NOT NULL"

@@ -29,7 +29,7 @@ ORPHAN_AGE = timedelta(days=3)
 """The minimum age of files to remove that no version of the table names: a batch or a replay may be about to."""
 
 GRACE = 0.3
-"""Seconds that a chunk may go on once the stream wants the table: most are done by then."""
+"""How long a chunk may continue after the stream requests the table: most are done by then."""
 
 _POLL = 0.02
 

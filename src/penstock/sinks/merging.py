@@ -66,7 +66,7 @@ def refusals(sink: str, rows: pa.RecordBatch, code: str, message: str) -> list[R
     if COORDINATES not in rows.schema.names:
         raise TerminalError(
             code,
-            f"{message}, and the rows do not say where they came from",
+            f"{message}, and the rows have no coordinates",
             context={"rows": rows.num_rows, "columns": ", ".join(rows.schema.names)},
             hint=f"keep the column {COORDINATES} in the pipeline's SQL, so that such records can be quarantined",
         )

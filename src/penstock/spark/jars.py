@@ -254,7 +254,7 @@ def _run_ivy(confs: Sequence[str], count: int, target: Path) -> None:
             f"fetching {what}: not everything arrived",
             context={"tried": _complaints(log), "wanted by": _DESCRIPTOR.name, "kept in": cache_home()},
             hint="check the network and run the same command again: it continues where it stopped\n"
-            "behind a mirror, name an Ivy settings file in PENSTOCK_IVY_SETTINGS",
+            "to use a mirror, set PENSTOCK_IVY_SETTINGS to an Ivy settings file",
         )
 
 

@@ -185,7 +185,7 @@ def start_session(
             "SPARK_NOT_STARTED",
             "starting Spark: it ended before it was ready",
             context={"cause": cause, "log": log},
-            hint="the last lines of the log say why",
+            hint="see the last lines of the log",
         ) from error
 
 

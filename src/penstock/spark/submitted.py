@@ -139,5 +139,5 @@ def _refuse_missing_jars(jvm: Any, tables: bool, stores: Sequence[str]) -> None:
         raise MissingError(
             "SPARK_JARS_MISSING",
             f"joining spark-submit: its class path lacks {' and '.join(missing)}",
-            hint=f"put the jars into a folder: {command}\nand give them to spark-submit: --jars 'jars/*'",
+            hint=f"copy the jars into a folder: {command}\nand pass them to spark-submit: --jars 'jars/*'",
         )

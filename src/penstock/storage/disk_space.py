@@ -13,7 +13,7 @@ from penstock.errors import TerminalError
 from penstock.storage.storage import local_path
 from penstock.wording import size
 
-ROOM_HINT = "make room there, and run again: nothing is lost or duplicated"
+ROOM_HINT = "free space there, and run again: nothing is lost or duplicated"
 _SIGNS = ("No space left on device", "Disk quota exceeded", "database or disk is full")
 
 
@@ -28,8 +28,8 @@ def disk_full(doing: str, context: Mapping[str, object]) -> TerminalError:
         "DISK_FULL",
         f"{doing}: a disk is full",
         context=context,
-        hint="make room where the checkpoint, the tables and Spark's local folder are, and run again: the "
-        "interrupted batch is then run again, nothing is lost or duplicated",
+        hint="free space for the checkpoint, the tables and Spark's local folder, and run again: the "
+        "interrupted batch is repeated, nothing is lost or duplicated",
     )
 
 

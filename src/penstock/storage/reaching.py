@@ -41,9 +41,9 @@ def check_conditional_writes(storage: Storage, places: Iterable[str]) -> list[st
                     "STORAGE_NOT_SAFE",
                     f"{bucket}: the store ignores the condition of a write: two commits would overwrite each other",
                     context={"store": storage.endpoint or bucket, "place": place, "ignored": ignored},
-                    hint="use a store, or a version of it, that knows `If-None-Match` and `If-Match` on a put, as S3 "
-                    "and MinIO do\n"
-                    "if there is a proxy between, let it pass these headers\n"
+                    hint="use a store that supports `If-None-Match` and `If-Match` on a put, such as S3 or "
+                    "MinIO\n"
+                    "if there is a proxy in between, let it pass these headers\n"
                     "or keep the checkpoint and the tables on a local path or on hdfs://",
                 )
             _refusing.add((storage, bucket))

@@ -113,7 +113,7 @@ def translate_error(doing: str, place: str, error: BaseException) -> Exception:
     if _REGION.search(str(error)):
         return MissingError(
             "STORAGE_WRONG_REGION",
-            f"{summary}: the bucket is in another region than the one asked",
+            f"{summary}: the bucket is in another region than requested",
             context=context,
             hint="set `storage: {region: ...}`, or AWS_REGION, to the bucket's own",
         )

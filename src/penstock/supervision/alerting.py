@@ -38,19 +38,19 @@ _PATIENCE_SECONDS = 3600.0
 _MOST_WAITING = 1000
 
 Body = dict[str, Any]
-"""An alert as a receiver sees it."""
+"""An alert as the receiver gets it."""
 
 
 @dataclass(slots=True, eq=False)
 class QueuedAlert:
-    """An alert on its way to some receivers; `left` counts those that have not taken it yet."""
+    """An alert in delivery; `left` counts the receivers that have not accepted it yet."""
 
     body: Body
     left: int
 
 
 class NotAcceptedError(Exception):
-    """A receiver did not accept an alert; the text says why, without its address."""
+    """A receiver did not accept an alert; the text is the reason, without its URL."""
 
 
 class Webhook:
@@ -76,16 +76,16 @@ class Webhook:
             )
         except (requests.RequestException, ValueError) as error:
             # Their texts have the URL in them.
-            raise NotAcceptedError(f"it cannot be reached ({type(error).__name__})") from None
+            raise NotAcceptedError(f"not reachable ({type(error).__name__})") from None
         if not 200 <= answer.status_code < 300:
-            raise NotAcceptedError(f"it answered {answer.status_code}")
+            raise NotAcceptedError(f"it returned {answer.status_code}")
 
     def close(self) -> None:
         """Nothing is held between alerts."""
 
 
 class AlertTopic:
-    """A Kafka topic, made where it is not there; the key is `pipeline/rule`, so that a rule's alerts stay in order."""
+    """A Kafka topic, created if missing; the key is `pipeline/rule`, so that a rule's alerts stay in order."""
 
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
         self.name = f"topic {topic}"
@@ -95,7 +95,7 @@ class AlertTopic:
         self._outcome: list[Any] = []
 
     def send(self, body: Body) -> None:
-        """Produce an alert, once however often it is asked for, and wait for the brokers. Raises `NotAcceptedError`."""
+        """Produce an alert, only once even if called again, and wait for the brokers. Raises `NotAcceptedError`."""
         try:
             producer = self._producer = self._producer or self._open()
         except PenstockError as error:
@@ -111,10 +111,10 @@ class AlertTopic:
         while not self._outcome and time.monotonic() < deadline:
             producer.poll(0.1)
         if not self._outcome:
-            raise NotAcceptedError("the brokers do not answer")
+            raise NotAcceptedError("the brokers do not respond")
         self._sent = None
         if (fault := self._outcome[0]) is not None:
-            # An idempotent producer may be done for after an error; another one begins anew.
+            # An idempotent producer may be unusable after an error; use a new one.
             self._producer = None
             raise NotAcceptedError(f"{fault.name()}: {fault.str()}")
 
@@ -184,7 +184,7 @@ class AlertSender:
             except Exception as error:  # no receiver ends the thread
                 ended = self._ending.is_set()
                 reason = str(error) if isinstance(error, NotAcceptedError) else type(error).__name__
-                self._tell(failing=True, text=f"sending an alert to {self._receiver.name}: {reason}; trying again")
+                self._tell(failing=True, text=f"sending an alert to {self._receiver.name}: {reason}; retrying")
             else:
                 self._tell(failing=False, text=f"{self._receiver.name} accepts alerts again")
                 self._delivered(alert)
@@ -207,8 +207,8 @@ _CLOSE_SECONDS = 5.0
 class Alerting:
     """Evaluates `config.alerts` from a daemon thread until it is closed.
 
-    `settings` are those of the source's brokers, for the alert topic. `observe` gives the figures; `tell` is called
-    with each alert, `notice` when a receiver does not accept them.
+    `settings` are those of the source's brokers, for the alert topic. `observe` returns the figures; `tell` is called
+    with each alert, `notice` if a receiver does not accept them.
     """
 
     def __init__(

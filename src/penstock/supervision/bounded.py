@@ -1,9 +1,9 @@
-"""A run over ranges that are known before it begins: a replay, or a redrive. Exactly once, and resumable.
+"""A run over ranges that are known in advance: a replay or a redrive. Exactly once, and resumable.
 
-What enters is a pipeline whose name has positions of its own in the targets, and a list of batches that does not
-change. The batches are carried as in a live run, by the same lanes into the same sinks. How far it is, the targets
-say: a run which was killed goes on after the last batch that all of them hold. The small file in its folder is a hint,
-for people and for targets that keep no position.
+The input is a pipeline whose name has its own positions in the targets, and a fixed list of batches. The batches are
+processed as in a live run, by the same lanes into the same sinks. Progress is in the targets: a killed run continues
+after the last batch that all of them have. The small file in its folder is a hint, for people and for targets that
+store no position.
 """
 
 from __future__ import annotations
@@ -52,27 +52,27 @@ class BoundedRun:
     """What is run."""
 
     pipeline: Pipeline
-    """Its name is the one under which the targets keep its position."""
+    """The name under which the targets store its position."""
     run_id: str
     """The query id of its tokens."""
     batches: tuple[tuple[OffsetRange, ...], ...]
     folder: Path
-    """Where it notes how far it is."""
+    """Where it stores its progress."""
     reader: Reader | None = None
-    """Left out: the topics themselves."""
+    """Defaults to the topics themselves."""
     marks: Sink | None = None
-    """In place of the quarantine: given the bad records, and committed as the last sink of every batch."""
+    """Replaces the quarantine: gets the bad records, and is committed as the last sink of every batch."""
     at_once: bool = False
     """Whether every sink is committed once, at the end, with one token over all the ranges."""
     rule: Rule = Rule.FOLLOWS
     excluded: Callable[[BatchToken, Sequence[Sink]], Excluded] = lambda token, sinks: Excluded()
-    """For a batch: which of its records stay out of which sinks, because these have them already."""
+    """For a batch: the records to exclude per sink because the sink already has them."""
     settle: Callable[[], object] = lambda: None
-    """Called once every batch is carried, before what is committed at the end."""
+    """Called after the last batch, before the final commit."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """The ids that the topics had when the ranges were chosen; others are pinned by their first batch."""
     check_log: bool = True
-    """Whether the ranges are of topics that must still have them."""
+    """Whether the topics must still contain the ranges."""
     beside: str | None = None
     """The checkpoint of a stream that may write to the same tables: commits lock them against its compaction."""
     give_up_after: float = RunOptions.give_up_after
@@ -89,7 +89,7 @@ class BoundedRun:
 
 
 def batches_done(run: BoundedRun) -> int:
-    """How many batches all targets hold, by their own positions; by the note where no target keeps one."""
+    """How many batches all targets have, by their positions; by the note if no target stores one."""
     pipeline, _ = _gathering(run)
     targets = (*pipeline.sinks, *((run.marks,) if run.marks is not None else ()))
     exact = [sink for sink in targets if sink.guarantee is Guarantee.EXACTLY_ONCE]
@@ -109,7 +109,7 @@ def _held(run: BoundedRun, position: Position | None) -> int:
         return 0
     if position.last.query_id == run.run_id:
         return position.last.batch_id + 1
-    # Redrives of one pipeline share a position; which records the target holds is asked for each batch.
+    # Redrives of one pipeline share a position; the records of the target are queried for each batch.
     return run.noted if run.rule is Rule.RECORDS else 0
 
 
@@ -126,7 +126,7 @@ def run_bounded(
     session: Any = None,
     log: Path | None = None,
 ) -> RunSummary:
-    """Carry the batches that are left. A stop ends it after a batch; the same call goes on there."""
+    """Process the remaining batches. A stop ends it after a batch; the same call continues there."""
     began, stop, summary = time.monotonic(), stop or StopRequest(), RunSummary()
     run.folder.mkdir(parents=True, exist_ok=True)
     with full_disks_named(run.pipeline.config), checkpoint_lock(str(run.folder)):
@@ -223,7 +223,7 @@ def _all_batches(
 
 
 def _gathering(run: BoundedRun) -> tuple[Pipeline, list[GatheredSink]]:
-    """The pipeline as it is run, and its sinks that are committed at the end."""
+    """The pipeline to run, and its sinks that are committed at the end."""
     gathered: list[GatheredSink] = []
     if not run.at_once:
         return run.pipeline, gathered
@@ -237,12 +237,12 @@ def _gathering(run: BoundedRun) -> tuple[Pipeline, list[GatheredSink]]:
 
 
 def _attempt(run: BoundedRun) -> BoundedRun:
-    """A redrive under a query id that no target has committed yet, where each can say which records it holds.
+    """A redrive under a query id that no target has committed yet, if each target can report its records.
 
-    What a killed attempt committed may have been made by another definition: a record that was bad then and is good
-    now is in none of the targets that have the batch. So a batch is not taken as committed by its token where each
-    target can be asked which of its records it holds. What is staged is named after the query and the batch: under the
-    same name the files of both attempts would be taken for one batch, and those of the first for left-overs.
+    A killed attempt may have used another definition: a record that was bad then and is good now is missing in the
+    targets that have the batch. So a token does not count as proof of a commit if each target can report which records
+    it has. Staged files are named after the query and the batch: under the same name the files of both attempts would
+    mix.
     """
     if run.rule is not Rule.RECORDS:
         return run
@@ -274,7 +274,7 @@ def _start_again(run: BoundedRun) -> None:
 
 
 def _pinned_ids(run: BoundedRun, cluster: Cluster | None) -> Callable[[BatchToken], dict[str, str]]:
-    """The ids of a batch's topics, asked now. Raises where a topic is another than the one of the ranges."""
+    """The current ids of a batch's topics. Raises if a topic was re-created since the ranges were chosen."""
     known = dict(run.topic_ids)
 
     def of_token(token: BatchToken) -> dict[str, str]:
@@ -284,7 +284,7 @@ def _pinned_ids(run: BoundedRun, cluster: Cluster | None) -> Callable[[BatchToke
         if changed:
             raise TerminalError(
                 "TOPIC_RECREATED",
-                f"{', '.join(sorted(changed))}: deleted and created again since the ranges to read were chosen",
+                f"{', '.join(sorted(changed))}: re-created since the ranges to read were chosen",
                 context={topic: f"id {known[topic]} then, {now[topic]} now" for topic in sorted(changed)},
                 hint="the records are gone; choose ranges of the new topic",
             )

@@ -1,13 +1,13 @@
-"""Making targets and checkpoint agree before the first batch of a run: catching up, moving positions, running again.
+"""Makes targets and checkpoint agree before the first batch of a run: catching up, moving positions, repeating batches.
 
-What a target lacks is read again and committed onto its own position, batch by batch: the position is all that is
-remembered, so a catch-up that was killed goes on where the target stands. Records that are in the quarantine stay out
-of the target. A quarantine that went back gets again what is bad today; a record of the ranges that is good today and
-that its target does not hold was quarantined before, and is quarantined again, so that a redrive can bring it.
+Missing records are read again and committed onto the target's own position, batch by batch: the position is the only
+progress, so a killed catch-up continues there. Records in the quarantine are excluded from the target. A restored
+quarantine gets today's bad records again; a record of the ranges that is good today but missing in its target was
+quarantined before, and is quarantined again, so that a redrive can write it.
 
-A checkpoint that was restored from a copy has the state of an older batch than the sinks hold. A note in its folder
-names the batches between. Each is put into Spark's log in turn and run again with exactly its offsets: the sinks have
-it already, and its rows go through the state once more.
+A checkpoint that was restored from a backup has the state of an older batch than the sinks. A note in its folder lists
+the batches in between. Each is written into Spark's log in turn and repeated with exactly its offsets: the sinks
+already have it, and its rows update the state again.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from penstock.sinks.commit import move
 from penstock.supervision.bounded import BATCH_OFFSETS, OfSession, cut
 
 QUARANTINED_BEFORE = "QUARANTINED_BEFORE"
-"""The code of a record that is good today and was in a quarantine that went back: its target does not hold it."""
+"""The code of a record that is good now but was in a quarantine that was restored: its target does not have it."""
 
 
 @dataclass
@@ -69,18 +69,18 @@ class CatchUp:
         self.pipeline, self.tell, self.frame = self.flows.pipeline, self.flows.tell, OfSession(self.flows.session)
 
     def run(self, agreed: Agreement) -> bool:
-        """Bring every target forward; false where the run was asked to stop first."""
+        """Let every target catch up; returns false if the run was asked to stop first."""
         behind = dict(agreed.behind)
         for name, token in agreed.torn.items():
             # Targets that lack the same batch get it with the others: a bad record is then quarantined once for all.
             sinks = [s for s in self.pipeline.sinks if s.name == name or _begins(behind.get(s.name, ()), token)]
             behind |= {s.name: _without(behind[s.name], token) for s in sinks if s.name in behind}
-            self.tell(f"sink {name}: batch {token.batch_id} is run again: some slots do not have it")
+            self.tell(f"sink {name}: batch {token.batch_id} is repeated: some slots do not have it")
             runner = self._runner(
                 self.flows, sinks, GivenBatches([token.ranges], self.topics.cluster, token.batch_id), token
             )
             self.count(runner.run(self.frame, token.batch_id))
-        # The quarantine first: what the sinks lack is brought without the records that it holds.
+        # The quarantine first: sinks catch up without the records that it has.
         for quarantine in self.pipeline.quarantines:
             ranges = behind.get(quarantine.name)
             if ranges is None or not isinstance(quarantine, Quarantine):
@@ -122,10 +122,11 @@ class CatchUp:
         if blind:
             raise MissingError(
                 "QUARANTINE_NOT_RECOVERABLE",
-                f"{quarantine.name}: cannot determine which records it lost: sink {', '.join(blind)} does not tell "
-                "which records its target holds",
+                f"{quarantine.name}: cannot determine which records it lost: sink {', '.join(blind)} cannot report "
+                "which records its target has",
                 context={"quarantine": quarantine.target},
-                hint="restore the quarantine; or, to go on without what it lost: penstock run FILE --accept-duplicates",
+                hint="restore the quarantine; or, to continue without the lost records: penstock run FILE "
+                "--accept-duplicates",
             )
         pipeline = self.pipeline.with_sinks(LostRecords)
         flows = CurrentFlows(pipeline, self.flows.session, self.tell)
@@ -133,7 +134,7 @@ class CatchUp:
         return self._catch_up(quarantine.name, flows, pipeline.sinks, ranges)
 
     def _level(self, quarantine: Quarantine, ranges: Sequence[OffsetRange], batch: BatchToken | None) -> None:
-        """Let a quarantine that has everything again stand where the sinks saw it."""
+        """Move a complete quarantine back to the commit number that the sinks have seen."""
         carried = carried_number(quarantine.name, standings(self.pipeline.targets))
         position = quarantine.position()
         name = self.pipeline.config.name
@@ -192,7 +193,7 @@ class _RefuseLost:
     next: Mapping[TopicPartition, int]
 
     def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
-        message = f"sink {self.sink} does not hold it, and the quarantine that held it went back"
+        message = f"sink {self.sink} does not have it, and the quarantine that had it was restored"
         lost = [(t, p, o) for t, p, o in record_places(rows) if o < self.next.get(TopicPartition(t, p), 0)]
         return [Refusal(single_record(place), QUARANTINED_BEFORE, message) for place in lost]
 
@@ -204,7 +205,7 @@ class _RefuseLost:
 
 
 def _begins(ranges: Sequence[OffsetRange], token: BatchToken) -> bool:
-    """Whether what a target lacks begins with a batch."""
+    """Whether the missing ranges of a target start with a batch."""
     lacking = {r.topic_partition: r for r in ranges}
     return bool(ranges) and all(
         r.topic_partition in lacking
@@ -216,13 +217,13 @@ def _begins(ranges: Sequence[OffsetRange], token: BatchToken) -> bool:
 
 
 def _without(ranges: Sequence[OffsetRange], token: BatchToken) -> tuple[OffsetRange, ...]:
-    """What a target still lacks after the batch that begins it."""
+    """The missing ranges of a target after their first batch."""
     left = (replace(r, start=token.ends.get(r.topic_partition, r.start)) for r in ranges)
     return tuple(r for r in left if len(r))
 
 
 def _held_already(token: BatchToken, sinks: Sequence[Sink]) -> Excluded:
-    """The records that the sinks hold, as far as they can tell: a redrive may have brought some."""
+    """The records that the sinks have, if they can report them: a redrive may have written some."""
     asked = [(one.name, one.sink if isinstance(one, LostRecords) else one) for one in sinks]
     held = [(name, sink.records_held(token.ranges)) for name, sink in asked]
     return Excluded.of((name, place) for name, places in held for place in places or ())
@@ -236,7 +237,7 @@ def move_positions(
     reason: str,
     tell: Callable[[str], None],
 ) -> None:
-    """Move the positions that contradict the start of a run to where it begins, by commits that say why."""
+    """Move positions that contradict the start of a run to that start, by commits with the reason."""
     begun, done = checkpoint.last_begun(), checkpoint.last_committed()
     offsets = checkpoint.starts(begun) if begun is not None and begun != done else start.offsets
     ranges = tuple(OffsetRange(at.topic, at.partition, o, o) for at, o in offsets.items())
@@ -256,7 +257,7 @@ def move_positions(
 
 
 def pending_reruns(checkpoint: SparkCheckpoint) -> list[BatchToken]:
-    """The batches that a note says are left to run again."""
+    """The batches that remain to be repeated according to the note."""
     done = checkpoint.last_committed()
     return [token for token in checkpoint.again() if done is None or token.batch_id > done]
 

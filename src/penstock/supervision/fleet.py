@@ -1,8 +1,8 @@
-"""A fleet: pipelines that run together in one Spark application, and have nothing else in common.
+"""A fleet: pipelines that share one Spark application and nothing else.
 
-Each runs as `run` runs it: in a thread and a session of its own, in its own pool of a fair scheduler, with its own
-checkpoint, patience and history. One that cannot go on stops alone, and is tried again. Where files are watched, one
-that is changed finishes its batch and goes on with the new definition; a wrong one leaves the running one as it is.
+Each runs as in `run`: in its own thread and session, in its own pool of a fair scheduler, with its own checkpoint,
+patience and history. A failed one stops alone, and is retried. With watched files, a changed one finishes its batch and
+continues with the new definition; an invalid one leaves the running pipeline unchanged.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from penstock.supervision.member import NEVER, FleetApplication, Member
 _TICK = 0.1
 _AFTER_INTERRUPT = 5.0
 _READS = 3
-"""How often a file is read that is written meanwhile."""
+"""How many times to read a file that is being written."""
 
 
 def run_fleet(
@@ -47,16 +47,16 @@ def run_fleet(
     stop: StopRequest | None = None,
     session: Any = None,
 ) -> FleetSummary:
-    """Run the pipelines of some files and folders until all have ended or a stop is asked for.
+    """Run the pipelines of some files and folders until all have ended or a stop is requested.
 
-    A session that is given is used and left open. Raises `InvalidDefinition` where some of them cannot run together:
-    nothing has begun then.
+    A given session is used and left open. Raises `InvalidDefinition` before anything starts if they cannot run
+    together.
     """
     return Fleet(paths, options, listener, stop or StopRequest()).run(session)
 
 
 class Fleet:
-    """The pipelines of some files, looked after by one thread."""
+    """The pipelines of some files, supervised by one thread."""
 
     def __init__(
         self, paths: Sequence[Path], options: FleetOptions, listener: FleetListener, stop: StopRequest
@@ -91,7 +91,7 @@ class Fleet:
         return FleetSummary({member.name: member.outcome for member in self.members.values()}, self._carried)
 
     def _tend(self, session: Any) -> None:
-        """Start what is due, see to what has ended, look at the files; until all is over."""
+        """Start what is due, handle what has ended, check the files; until all have ended."""
         assert self._application is not None
         looked, asked = time.monotonic(), False
         while True:
@@ -127,7 +127,7 @@ class Fleet:
                 member.start(session, len(self.members))
 
     def _read(self, member: Member, now: float) -> None:
-        """Take the definition as its file has it, where there is none yet."""
+        """Load the definition from its file, if there is none yet."""
         try:
             member.take(self._load(member), now)
         except PenstockError as error:
@@ -158,10 +158,10 @@ class Fleet:
             del self.members[member.file]
 
     def _load(self, member: Member) -> PipelineConfig:
-        """The definition, if it can join the others; what it is made of is known as it was then.
+        """The definition, if it can join the others; its files are recorded as they were read.
 
-        Raises a `PenstockError` alone: whatever else goes wrong with one file is that pipeline's state too, and the
-        others go on.
+        Raises only `PenstockError`: any other error with a file is also the state of that pipeline, and the others
+        continue.
         """
         try:
             return self._load_unguarded(member)
@@ -202,14 +202,14 @@ def _written(file: Path) -> int:
     return file.stat().st_mtime_ns if file.exists() else 0
 
 
-# The files of a fleet, looked at again and again: what was added, changed or removed since the last time.
+# Polls the files of a fleet: what was added, changed or removed since the last time.
 #
 # A definition is its file and what that is made of: schemas, certificates, secrets in files, code. Only what has been
 # the same at two looks is reported, so that a file that is being written is not taken half, and only what differs in
 # its bytes. A folder that cannot be read says nothing about its files.
 
 Stats = tuple[tuple[str, int, int, int], ...]
-"""Of each file its path, and when and how it lies on the disk."""
+"""For each file its path, modification time and identity on disk."""
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ class _Known:
 
 
 class FileWatch:
-    """Looks at the files that some paths stand for. What is there at the beginning is known."""
+    """Polls the files of some paths. Those that exist at the start are known."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = tuple(paths)
@@ -237,7 +237,7 @@ class FileWatch:
         self._seen: dict[Path, Stats | None] = {}
 
     def know(self, file: Path, made_of: Iterable[Path] = ()) -> None:
-        """A file is taken as it is now, with the files that it is made of."""
+        """Record the current state of a file and the files it depends on."""
         whole = _whole(file, made_of)
         self._known[file] = _Known(_stats(whole), _digest(whole))
 

@@ -14,11 +14,11 @@ from penstock.preflight.options import RunOptions, RunSummary
 
 @dataclass(frozen=True)
 class FleetOptions:
-    """What the command line may ask of a fleet. What `run` says holds for every pipeline."""
+    """The command-line options of a fleet. `run` applies to every pipeline."""
 
     run: RunOptions = field(default_factory=RunOptions)
     watch: bool = False
-    """Whether files that are added, changed and removed are taken up."""
+    """Whether to follow files that are added, changed and removed."""
     first_delay: float = 10.0
     longest_delay: float = 300.0
     look_every: float = 1.0
@@ -26,18 +26,18 @@ class FleetOptions:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A pipeline stopped alone by an error. It is tried again in `delay` seconds, or never by itself."""
+    """A pipeline stopped with an error. It is retried in `delay` seconds, or not automatically."""
 
     error: PenstockError
     attempt: int
     delay: float | None
     again: bool
-    """Whether the same was told before, with nothing in between."""
+    """Whether the same event was reported just before."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A pipeline is drained, or stopped as it was asked to."""
+    """A pipeline is drained, or stopped on request."""
 
     summary: RunSummary
 
@@ -52,22 +52,22 @@ class FileChanged:
 
 @dataclass(frozen=True)
 class FileRefused:
-    """A file that was added or changed cannot be taken up as it is now."""
+    """A file that was added or changed is not usable now."""
 
     file: Path
     error: PenstockError
     running: bool
-    """Whether the pipeline goes on as it was."""
+    """Whether the pipeline continues unchanged."""
 
 
 FleetEvent = Event | Waiting | Ended | FileChanged | FileRefused
 FleetListener = Callable[[str, FleetEvent], None]
-"""Hears the name of the pipeline, or the file that holds none, and what happened; from any thread, one at a time."""
+"""Called with the name of the pipeline, or the file without one, and the event; from any thread, one at a time."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one pipeline: the error that it ended by, or waits with; none where it ended well."""
+    """The outcome of one pipeline: the error that it ended or waits with; None if it succeeded."""
 
     error: PenstockError | None = None
 
@@ -77,11 +77,11 @@ _WORST = (4, 3, 2, 75)
 
 @dataclass
 class FleetSummary:
-    """What became of each pipeline, by its name, and what all of them carried."""
+    """The outcome of each pipeline, by name, and the totals of all."""
 
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     carried: RunSummary = field(default_factory=RunSummary)
-    """Every batch, also of pipelines that were started again, and of files that are no longer there."""
+    """Every batch, including those of restarted pipelines and removed files."""
 
     @property
     def errors(self) -> dict[str, PenstockError]:
@@ -90,6 +90,6 @@ class FleetSummary:
 
     @property
     def exit_code(self) -> int:
-        """0 where all ended well; else that of the worst, one that cannot go on before one that may later."""
+        """0 if all succeeded; otherwise that of the worst, a terminal error before a transient one."""
         found = {error.exit_code for error in self.errors.values()}
         return next((code for code in _WORST if code in found), 0)

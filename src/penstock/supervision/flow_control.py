@@ -1,4 +1,4 @@
-"""Flow control in a run: learns from each batch, and sets what the next one may take. A fixed cap is left as it is."""
+"""Flow control in a run: learns from each batch, and sets the cap of the next one. A fixed cap is not changed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class FlowControl:
         return _changed(None, None, self.decision) if self.decision is not None else None
 
     def learn(self, batch: BatchMetrics) -> FlowChanged | None:
-        """Learn from a batch; a change for the next ones, where there is one."""
+        """Learn from a batch; returns a change for the next ones, if any."""
         if self.decision is None:
             return None
         before = self.decision.cap

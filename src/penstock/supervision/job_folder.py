@@ -1,7 +1,7 @@
-"""A bounded job on disk, a replay or a redrive: its plan, notes on the way, and at the end what it did.
+"""A bounded job (replay or redrive) on disk: its plan, progress notes, and final result.
 
-The plan is written before the first batch and never changed. A job whose end is not noted was killed or stopped: it
-continues as planned. Notes are written atomically; they are hints, for what a target holds only the target says.
+The plan is written before the first batch and never changed. A job without a final note was killed or stopped: it
+continues as planned. Notes are written atomically; they are hints, since only the target knows what it has.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Ranges = Annotated[
     BeforeValidator(lambda lists: tuple(OffsetRange(*parts) for parts in lists)),
     PlainSerializer(lambda ranges: [[r.topic, r.partition, r.start, r.end] for r in ranges]),
 ]
-"""Offset ranges, in JSON a list of four for each."""
+"""Offset ranges; in JSON, a list of four values each."""
 Folder = Annotated[Path, Field(exclude=True)]
-"""A folder that is known from where the plan was found, and not part of it."""
+"""The folder where the plan was found; not part of the plan."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class StoredJob:
 
     @classmethod
     def all_in(cls, root: Path) -> list[Self]:
-        """The jobs that were planned there, by name; a plan that is still being written is none."""
+        """The planned jobs, by name; a plan that is still being written does not count."""
         plans = sorted(plan for plan in root.glob(f"*/{PLAN}") if not plan.parent.name.startswith("."))
         return [cls.from_plan(read_note(plan), plan.parent) for plan in plans]
 

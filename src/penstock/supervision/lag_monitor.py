@@ -1,4 +1,4 @@
-"""The lag of a running pipeline, asked of the brokers every few seconds, also while a batch is long or hangs."""
+"""The lag of a running pipeline, read from the brokers every few seconds, even while a batch is long or hangs."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from penstock.model import TopicPartition, lags_of
 
 LOOK_SECONDS = 5.0
 _AGES_EVERY = 4
-"""Reading records for their timestamps costs more than asking for offsets: it is done every fourth time, and not for a
-partition whose first unread record is still the one that was read."""
+"""Reading records for their timestamps costs more than listing offsets: it is done every fourth time, and not for a
+partition whose first unread record is still the same."""
 _BROKER_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class LagSample:
-    """Where the sinks and the logs are at one moment."""
+    """The offsets of the sinks and the logs at one moment."""
 
     at: datetime
     committed: Offsets
     ends: Offsets
     behind: Mapping[TopicPartition, float] = field(default_factory=dict)
-    """The age in seconds of the first unread record, or the most that it can be; where one waits, and that is known."""
+    """The age in seconds of the first unread record, or its upper bound; None if unknown or nothing waits."""
 
     @property
     def lags(self) -> Offsets:
@@ -107,8 +107,8 @@ def unread_since(
 ) -> datetime | None:
     """The time of the record at `start`, or the latest that it is known to be no older than.
 
-    `read` is the offset and the time of the record that was read last, `ends` where the log ended at earlier looks:
-    what comes after either is newer.
+    `read` is the offset and time of the last record read, `ends` the log ends at earlier samples: later records are
+    newer.
     """
     if read is not None and read[0] == start:
         return read[1]

@@ -1,7 +1,7 @@
-"""One pipeline of a fleet: its definition, its run in a thread of its own, and when it is tried again.
+"""One pipeline of a fleet: its definition, its run in its own thread, and its next retry.
 
-A run that ends by an error stops alone. It is tried again after a pause that doubles from try to try, and begins anew
-once a run has brought a batch to its end.
+A failed run stops alone. It is retried with a back-off that doubles each time, and resets once a run has completed a
+batch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NEVER = math.inf
 
 
 class Member:
-    """A pipeline of a fleet, looked after by the thread that owns the fleet; only its run is in another one."""
+    """A pipeline of a fleet, owned by the thread of the fleet; only its run is in another one."""
 
     def __init__(self, file: Path, options: FleetOptions, listener: FleetListener) -> None:
         self.file = file
@@ -45,7 +45,7 @@ class Member:
         self.due = NEVER
         """When it is started, on the monotonic clock."""
         self.next: PipelineConfig | None = None
-        """The definition to go on with when the run has stopped."""
+        """The definition to continue with when the run has stopped."""
         self.removed = False
         self.outcome = Outcome()
         self._options, self._listener = options, listener
@@ -58,16 +58,16 @@ class Member:
 
     @property
     def name(self) -> str:
-        """What it is called: by its file where that holds no pipeline."""
+        """Its name: that of the file if the file is invalid."""
         return self.config.name if self.config is not None else str(self.file)
 
     @property
     def running(self) -> bool:
-        """Whether there is a run, or what is left of one to be looked at."""
+        """Whether there is a run, or a finished one to handle."""
         return self._thread is not None
 
     def take(self, config: PipelineConfig, now: float) -> None:
-        """Go on with this definition: at once, or when the current run has stopped."""
+        """Continue with this definition: at once, or when the current run has stopped."""
         self._attempt, self._told, self.removed = 0, None, False
         if self.running:
             self.next = config
@@ -115,7 +115,7 @@ class Member:
         gc.collect()
         summary, error = self._ended
         if self.next is not None:
-            # How the run with the old definition ended is of no interest any more.
+            # The result of the run with the old definition no longer matters.
             self.config, self.next, self.due, self.outcome = self.next, None, now, Outcome()
         elif error is None:
             assert summary is not None
@@ -128,7 +128,7 @@ class Member:
         return True
 
     def _delay(self, error: PenstockError) -> float | None:
-        """How long to wait before the next try; none where none is made."""
+        """How long to wait before the next retry; None for no retry."""
         final = isinstance(error, DefinitionError) and not self._options.watch
         if self._options.run.available_now or self._stop.asked() or final:
             return None
@@ -169,7 +169,7 @@ class Member:
 
 
 def _forget_locals(error: BaseException) -> None:
-    """The error is kept while the next run goes on: without this it would keep the clients of its own one open."""
+    """The error is kept during the next run: otherwise it would keep the clients of its own run open."""
     one: BaseException | None = error
     while one is not None:
         traceback.clear_frames(one.__traceback__)
@@ -180,7 +180,7 @@ def _forget_locals(error: BaseException) -> None:
 
 _BUILT_AT_ONCE = 8
 _IDLE_MILLIS = 10
-"""How long Spark waits by default until it asks again for new records, when there were none."""
+"""Spark's default delay before it polls again for new records if there were none."""
 
 
 class FleetApplication:
@@ -190,21 +190,21 @@ class FleetApplication:
         self._configs, self._count, self._options = tuple(configs), count, options
         self.settings = {
             "spark.scheduler.mode": "FAIR",
-            # Each of them asks the brokers in vain that often.
+            # Each of them polls the brokers in vain that often.
             "spark.sql.streaming.pollingDelay": f"{_IDLE_MILLIS * max(1, count)}ms",
             # Else every store of state of every pipeline takes its own share of the memory.
             "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
         }
         self.problems: list[Problem] = []
-        """Where one asks for another way into the same store than one before it."""
+        """Refuses connection settings for a store that differ from those of an earlier pipeline."""
         for config in configs:
             ways_in = store_settings_of(config)
             if any(self.settings.get(name, value) != value for name, value in ways_in.items()):
                 self.problems.append(
                     config.positions.problem(
                         ("storage",),
-                        "this store is shared with other pipelines, which connect to it with other settings",
-                        hint="write the same `storage` for the same buckets, or run them apart",
+                        "other pipelines connect to this store with other settings",
+                        hint="use the same `storage` for the same buckets, or run them separately",
                     )
                 )
             self.settings |= {**ways_in, **reveal(of_application(config.spark))}
@@ -223,13 +223,13 @@ class FleetApplication:
             yield session
 
     def problems_with(self, config: PipelineConfig) -> list[Problem]:
-        """What a pipeline that comes later asks of the application and cannot have."""
+        """Requirements of a later pipeline that the running application cannot meet."""
         own = reveal(of_application(config.spark))
         found = [
             config.positions.problem(
                 ("spark", name),
                 f"{name} belongs to the Spark application, which already runs with another value",
-                hint="stop all of them and start again, or leave it out",
+                hint="stop all of them and restart, or remove it",
             )
             for name, value in own.items()
             if self.settings.get(name) != value
@@ -238,8 +238,8 @@ class FleetApplication:
             found.append(
                 config.positions.problem(
                     ("storage",),
-                    "it needs a store that the running application was not started with",
-                    hint="stop all of them and start again",
+                    "it needs a store that the running application has no settings for",
+                    hint="stop all of them and restart",
                 )
             )
         return found
@@ -251,9 +251,10 @@ class FleetApplication:
             log = {"log": self._options.run.log} if self._options.run.log is not None else {}
             raise TransientError(
                 "SPARK_LOST",
-                "running the pipelines: Spark's process has ended",
+                "running the pipelines: the Spark process has ended",
                 context={"exit code": process.returncode, **log},
-                hint="see its log, memory is the usual cause; after a restart each continues where it stopped",
+                hint="see its log; memory is the usual cause. After a restart, each pipeline continues where it "
+                "stopped",
             )
 
     def _needs(self) -> list[Needs]:

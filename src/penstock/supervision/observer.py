@@ -1,6 +1,6 @@
-"""What others see of a run: its note in the checkpoint folder, history, consumer group, metrics and alerts.
+"""The outside view of a run: its note in the checkpoint folder, history, consumer group, metrics and alerts.
 
-Once the run has begun, nothing here can stop it.
+Once the run has started, no error here can stop it.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Figures:
 
 
 _OLD = timedelta(seconds=30)
-"""A lag sample that is older says nothing about the current lag."""
+"""Older lag samples say nothing about the current lag."""
 
 
 @contextmanager
@@ -135,7 +135,7 @@ def _after(facts: RunFacts, event: Event) -> RunFacts:
         case Started():
             return replace(facts, doing="running")
         case Retrying():
-            return replace(facts, doing=f"waiting to try again: {event.error.code}", stalled=None)
+            return replace(facts, doing=f"waiting to retry: {event.error.code}", stalled=None)
         case Stalled(text):
             return replace(facts, stalled=text)
         case Stopping():
@@ -250,9 +250,9 @@ class RunObserver:
             self._figures.group(failed is None)
         group = self._pipeline.config.group
         self._tell(
-            f"consumer group {group} is not told the offsets, the stream goes on: {failed}"
+            f"offsets are not committed to consumer group {group}, the stream continues: {failed}"
             if failed
-            else f"consumer group {group} is told the offsets again"
+            else f"offsets are committed to consumer group {group} again"
         )
 
     def _see(self, seen: LagSample) -> None:

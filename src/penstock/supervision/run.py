@@ -1,8 +1,8 @@
 """A run from start to stop: lock, checks, session, query; transient faults are retried.
 
 A stop (SIGTERM, Ctrl-C, `StopRequest.ask`, a request in the checkpoint folder) finishes the current batch. A crash at
-any moment is repaired by the next run: Spark runs the open batch again with the same offsets, and a sink that already
-has it says so. The run notes in its checkpoint folder what it does, for `status` and `stop`.
+any moment is repaired by the next run: Spark repeats the open batch with the same offsets, and a sink that already has
+it skips it. The run records its state in the checkpoint folder, for `status` and `stop`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def run(
     stop: StopRequest | None = None,
     session: Any = None,
 ) -> RunSummary:
-    """Run a pipeline until it is drained, stopped or cannot go on. A given session is used and left open."""
+    """Run a pipeline until it is drained, stopped or fails. A given session is used and left open."""
     began = time.monotonic()
     notices = check_places(config, placement_of(config) if session is None else Placement(session.sparkContext.master))
     check_reachable(storage_of(config), places_of(config))
@@ -108,7 +108,7 @@ def _run_queries(run: RunContext) -> None:
             return
     checkpoint.note_sinks({sink.name: sink.target for sink in run.pipeline.sinks}, agreed.numbers)
     if again := pending_reruns(checkpoint):
-        flows.tell(f"{len(again)} batches are run again to rebuild the state: the checkpoint was restored from a copy")
+        flows.tell(f"{len(again)} batches are repeated to rebuild the state: the checkpoint was restored from a backup")
     while True:
         done_before = run.summary.batches
         query: RunningQuery | None = None
@@ -146,7 +146,7 @@ def _check(
         listener(Notice(notice))
     start = start_point(pipeline, checkpoint, bounds, cluster, agreed.resumed)
     if agreed.moved is not None and start.explicit is None and checkpoint.initial() is None:
-        # The positions are moved to these offsets: Spark must begin at exactly the same.
+        # The positions are moved to these offsets: Spark must start at exactly the same.
         start = replace(start, explicit=start.offsets)
     if start.notice:
         listener(Notice(start.notice))

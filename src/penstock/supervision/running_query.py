@@ -50,7 +50,7 @@ from penstock.supervision.upkeep import Chores, lock_of
 from penstock.supervision.watchdog import Watchdog
 
 _WITH_SPARK = ("Processing new data", "No new data but cleaning up state")
-"""What Spark says of a query whose batch has begun."""
+"""Spark's status messages of a query whose batch has started."""
 _TELL_AGAIN_SECONDS = 60.0
 _ASK_SECONDS = 5.0
 _QUERY_SECONDS = 10.0
@@ -73,13 +73,13 @@ class RunContext:
     control: FlowControl
     summary: RunSummary
     started: bool = False
-    """Whether the listener knows that the query runs."""
+    """Whether the listener was notified that the query runs."""
     revived_at: float | None = None
     """When it was last reported that Spark could not call back."""
 
     @property
     def pipeline(self) -> Pipeline:
-        """The parts of the pipeline, with the schemas as they are now."""
+        """The parts of the pipeline, with the current schemas."""
         return self.flows.pipeline
 
     @property
@@ -104,7 +104,7 @@ class RunningQuery:
         self._garbage: Garbage | None = None
         self._query: Any = None
         self._known = threading.Event()
-        """Set once Spark has given the query; its first batch may have begun before."""
+        """Set once Spark has returned the query; its first batch may have started before."""
         self._watchdog: Watchdog | None = None
         self._phase: str | None = None
         self._idle_since: float | None = None
@@ -114,7 +114,7 @@ class RunningQuery:
         """Whether a batch hangs in this process, so that the query cannot be stopped."""
 
     def run(self) -> bool:
-        """Run the query to its end, or past the last batch wanted; false where it must be started again at once."""
+        """Run the query to its end, or past the last wanted batch; returns false if it must be restarted at once."""
         run, stream = self._run, self._flows.new_stream()
         brokers, drain = run.pipeline.settings.brokers, run.options.available_now
         try:
@@ -209,21 +209,21 @@ class RunningQuery:
         self._run.listener(event)
 
     def _named(self, error: PenstockError) -> PenstockError:
-        """The error, or that the checkpoint is gone, which Spark and the sinks report in many ways."""
+        """The error, or a missing checkpoint, which Spark and the sinks report in many ways."""
         checkpoint = self._run.checkpoint
         if error.code == "BATCH_FAILED" and checkpoint.query_id() is None:
             return checkpoint_gone(checkpoint.path, error)
         return error
 
     def _stop(self) -> None:
-        # Spark waits for its thread: in vain where that is in the batch that hangs.
+        # Spark waits for its thread: in vain if that is in the hanging batch.
         if self.stuck:
             return
         try:
             if self._query.isActive:
                 self._query.stop()
         except Exception:
-            # An interrupt leaves the connection to Spark in the middle of an answer; the session ends next.
+            # An interrupt leaves the connection to Spark in the middle of a response; the session ends next.
             if self._interrupted:
                 return
             if not self._stalled:
@@ -253,21 +253,21 @@ class RunningQuery:
                     run.listener(Stopping())
                 gate.close()
                 self._await_commit(gate.last_batch)
-                # Spark's stop waits for its thread, which may wait at the gate with a batch that has not begun.
+                # Spark's stop waits for its thread, which may wait at the gate with a batch that has not started.
                 gate.release()
                 query.stop()
                 return
         self._report_state(reported)
 
     def _look_after(self) -> None:
-        """Check that Spark can call back and its batches make progress. Raises where one is given up."""
+        """Check that Spark can call back and its batches make progress. Raises if one is abandoned."""
         run = self._run
         if revive_callback_server(run.session):
             now = time.monotonic()
             if run.revived_at is None or now - run.revived_at > _TELL_AGAIN_SECONDS:
                 run.revived_at = now
                 text = (
-                    "Spark lost its callback connection to this process, probably because no file descriptor was left "
+                    "Spark lost its callback connection to this process, probably because file descriptors ran out "
                     "(ulimit -n); the connection is restored"
                 )
                 run.listener(Stalled(text))
@@ -298,7 +298,7 @@ class RunningQuery:
         return kept.batch_id
 
     def _await_commit(self, batch_id: int | None) -> None:
-        """Wait for Spark's own commit of the last batch, so that the next run has nothing to look at again."""
+        """Wait for Spark's own commit of the last batch, so that the next run has nothing to repeat."""
         deadline = time.monotonic() + 10
         while batch_id is not None and time.monotonic() < deadline:
             done = self._run.checkpoint.last_committed()
@@ -308,7 +308,7 @@ class RunningQuery:
 
 
 class Garbage:
-    """Seconds since it was asked last, when called. Short batches do not ask each time: it goes to the JVM and back."""
+    """Seconds since it was asked last, when called. Short batches do not call it each time: it is a JVM round trip."""
 
     def __init__(self, session: Any) -> None:
         management = jvm_of(session).java.lang.management.ManagementFactory

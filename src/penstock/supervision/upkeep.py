@@ -1,10 +1,10 @@
-"""The care of a pipeline's tables: which there are, what was done to each, and all of them between two batches.
+"""Maintenance of a pipeline's tables: the list of tables, the results, and the run between two batches.
 
-In a running pipeline nothing here can stop the stream: an error is reported in a line, and tried again the next time.
-The stream and a compaction lock a table, and the stream comes first. Two kernel locks in the checkpoint folder
-do this, and a crash frees them: whoever changes the table holds one, and the stream holds the other from when it
-wants the first until it is done. A compaction that sees it taken yields. The stream waits for that for a moment
-only; a conflict after that is an ordinary one, and its commit is retried.
+In a running pipeline no error here can stop the stream: it is reported in one line, and maintenance is retried the next
+time. The stream and a compaction lock a table, and the stream has priority. Two kernel locks in the checkpoint folder
+do this, and a crash releases them: the writer of the table holds one, and the stream holds the other from when it
+requests the first until it is done. A compaction that finds it locked yields. The stream waits only briefly for that; a
+conflict after that is an ordinary one, and its commit is retried.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class TableLock:
 
     @contextmanager
     def stream(self) -> Iterator[None]:
-        """For the stream: ask for the table, and go on with or without it. Never raises."""
+        """For the stream: request the table, and continue with or without it. Never raises."""
         with self._opened("wanted") as wanted, self._opened("turn") as lock:
             if wanted is not None and lock is not None:
                 soon = time.monotonic() + STREAM_PATIENCE
@@ -81,7 +81,7 @@ class TableLock:
 
     @contextmanager
     def _opened(self, which: str) -> Iterator[IO[str] | None]:
-        """The file of a lock; none where there is no folder to have it."""
+        """The file of a lock; None if there is no folder for it."""
         file = None
         if self._folder is not None and self._folder.is_dir():
             with suppress(OSError):
@@ -113,15 +113,15 @@ def _held(file: IO[str], how: int = fcntl.LOCK_EX) -> bool:
 
 
 FEW_FILES = 8
-"""A running pipeline compacts a table with more small files than this."""
+"""A running pipeline compacts tables with more small files than this."""
 
 SHORTEST_KEEP = timedelta(hours=1)
-"""No clean-up removes what was current within this time: readers and running batches may still need it."""
+"""Clean-up keeps everything that was current within this time: readers and running batches may still need it."""
 
 
 @dataclass(frozen=True)
 class TendedTable:
-    """A table of the pipeline that can be looked after."""
+    """A table of the pipeline that can be maintained."""
 
     name: str
     target: str
@@ -143,18 +143,18 @@ class Tended:
 
     @property
     def line(self) -> str | None:
-        """For people; none where there was nothing to do."""
+        """For people; None if there was nothing to do."""
         if self.error is not None:
-            return f"maintenance of {self.table.name} was not done: {one_line(self.error)}"
+            return f"maintenance of {self.table.name} failed: {one_line(self.error)}"
         done = []
         if self.compacted.removed:
-            done.append(f"{self.compacted.removed:,} files joined into {self.compacted.added:,}")
+            done.append(f"{self.compacted.removed:,} files compacted into {self.compacted.added:,}")
         if self.cleaned.files:
             done.append(f"{self.cleaned.files:,} files removed")
         if self.cleaned.versions:
             done.append(f"{self.cleaned.versions:,} snapshots expired")
         if self.compacted.left:
-            done.append(f"not all of it: {self.compacted.left}")
+            done.append(f"incomplete: {self.compacted.left}")
         return f"maintenance of {self.table.name}: {', '.join(done)} ({self.seconds:.1f} s)" if done else None
 
 
@@ -182,12 +182,12 @@ def lock_of(checkpoint: str, sink: Sink) -> AbstractContextManager[None]:
 
 
 def needs_spark(pipeline: Pipeline) -> bool:
-    """Whether some table is looked after through Spark, whose session must know tables then."""
+    """Whether some table is maintained by Spark, whose session must then support tables."""
     return any(table.maintenance.needs_sql for table in tables_of(pipeline.config, pipeline.targets))
 
 
 def use_spark(table: TendedTable, session: Any, settings: Mapping[str, str] | None = None) -> None:
-    """Give a table that needs it an engine of its own."""
+    """Give a table its own engine if it needs one."""
     if table.maintenance.needs_sql:
         from penstock.spark.sql import SparkSql
 
@@ -289,7 +289,7 @@ class Chores:
             for line in upkeep(self._pipeline, self._session, within, maintenance.keep):
                 self._tell(line)
         except Exception as error:
-            self._tell(f"maintenance was not done: {one_line(error)}")
+            self._tell(f"maintenance failed: {one_line(error)}")
 
     def _back_up(self) -> float:
         asked = self._pipeline.config.checkpoint_backup
@@ -310,5 +310,5 @@ class Chores:
             made = make_backup(checkpoint, place, self._pipeline.config.name, asked.keep)
             self._tell(f"checkpoint copied: {made.path}")
         except Exception as error:
-            self._tell(f"the checkpoint was not copied: {one_line(error)}")
+            self._tell(f"copying the checkpoint failed: {one_line(error)}")
         return every

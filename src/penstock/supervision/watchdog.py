@@ -1,12 +1,12 @@
-"""Finds a batch that has begun, is not committed and shows no progress.
+"""Finds an open batch without progress.
 
-Progress is: a phase entered, a task finished, a batch handed over or done, processors in use for the run, a task that
-runs on another machine. A long batch shows some of that all the time. What shows none of it is reported after
-`WARN_SECONDS` and given up after `--stalled-after`.
+Progress is: a phase entered, a task finished, a batch handed over or done, CPU use of the run, a task on another
+machine. A long batch always shows some of these. A batch without any is reported after `WARN_SECONDS` and abandoned
+after `--stalled-after`.
 
 Between Spark's offsets and the call into this process nothing takes time: a batch that stays there for
-`HANDOVER_SECONDS` is lost on the way. Its query can be started again; a batch that hangs in this process holds its
-thread, and only a new process can go on with it.
+`HANDOVER_SECONDS` is lost. Its query can be restarted; a batch that hangs in this process blocks its thread, and only a
+new process can continue with it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Watchdog:
     """Watches the batches of one query. `progressed` may be called from any thread, `look` from one."""
 
     stalled_after: float
-    """Seconds; 0 for a warning alone."""
+    """Seconds; 0 only warns."""
     listener: Listener
     work: Callable[[], Work]
-    """What is done for the query; asked every few seconds while a batch runs in this process."""
+    """Polled every few seconds while a batch runs in this process."""
     clock: Callable[[], float] = time.monotonic
     _steps: int = 0
     _seen: tuple[int, int, bool] | None = None
@@ -48,7 +48,7 @@ class Watchdog:
         self._steps += 1
 
     def look(self, is_open: Callable[[], bool], in_hand: bool, phase: str | None) -> None:
-        """Look at a batch: whether one is open, and has been handed to this process. Raises where it is given up."""
+        """Check whether a batch is open, and has been handed to this process. Raises if it is abandoned."""
         now = self.clock()
         if now < self._next:
             return
@@ -64,7 +64,7 @@ class Watchdog:
         quiet = now - self._since
         limit = self.stalled_after if in_hand else min(self.stalled_after or HANDOVER_SECONDS, HANDOVER_SECONDS)
         running = f"in the phase {phase}" if phase else "running in this process"
-        where = running if in_hand else "not handed over by Spark"
+        where = running if in_hand else "waiting in Spark"
         text = f"the open batch has shown no progress for {quiet:.0f} s: it is {where}"
         if not self._warned and quiet >= min(WARN_SECONDS, limit / 2 if limit else WARN_SECONDS):
             self._warned = True
@@ -75,6 +75,6 @@ class Watchdog:
                 "BATCH_STALLED",
                 text,
                 context={"limit": f"{limit:g} s"},
-                hint="nothing is lost: the batch is run again with the same offsets\n"
-                "where batches really take that long without a sign: --stalled-after SECONDS",
+                hint="nothing is lost: the batch is retried with the same offsets\n"
+                "if batches really take that long without progress: --stalled-after SECONDS",
             )

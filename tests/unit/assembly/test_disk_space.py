@@ -44,7 +44,7 @@ def test_system_without_room_becomes_an_error_with_a_way_out(config: PipelineCon
     assert (told.code, told.exit_code) == ("DISK_FULL", 4)
     assert "/x/.penstock.run" in told.context["cause"]
     assert "least room here" in told.context
-    assert "make room" in (told.hint or "")
+    assert "free space" in (told.hint or "")
 
 
 def test_other_error_says_nothing_of_room(config: PipelineConfig) -> None:

@@ -22,15 +22,15 @@ STREAM = f"[STREAM_FAILED] Query terminated with exception: java.util.concurrent
         (
             f"{STREAM}.TopicAuthorizationException: Not authorized to access topics: [orders]",
             "KAFKA_NOT_AUTHORIZED",
-            "lacks a right on the topic",
+            "lacks permission on the topic",
         ),
-        (f"{STREAM}.GroupAuthorizationException: no", "KAFKA_NOT_AUTHORIZED", "lacks a right on the consumer group"),
+        (f"{STREAM}.GroupAuthorizationException: no", "KAFKA_NOT_AUTHORIZED", "lacks permission on the consumer group"),
         (
             f"{STREAM}.SslAuthenticationException: SSL handshake failed\n"
             "Caused by: sun.security.validator.ValidatorException: PKIX path building failed: unable to find valid "
             "certification path to requested target",
             "KAFKA_TLS",
-            "of an authority that is not trusted",
+            "not signed by a trusted CA",
         ),
         (
             f"{STREAM}.SslAuthenticationException: SSL handshake failed\nCaused by: java.security.cert."

@@ -42,7 +42,7 @@ def test_tables_with_refresh_on_change_take_a_new_version_up_at_once(tmp_path: P
     write_deltalake(tmp_path / "t", ROWS, mode="append")
     later = tables.current({"customers": ["id", "name"]}, 0.0)["customers"]
     assert later.changed
-    assert later.notice == "table customers: version 1 taken up, 4 rows"
+    assert later.notice == "table customers: version 1 loaded, 4 rows"
     assert not tables.current({"customers": ["id", "name"]}, 0.0)["customers"].changed
 
 

@@ -35,7 +35,7 @@ def test_backup_and_restore_say_what_they_do_and_dry_runs_do_nothing(tmp_path: P
     assert (planned["forward"]["batch_id"], planned["runs_again"], planned["saved"]) == (5, False, None)
     assert situation.checkpoint.last_committed() == 5
     told = penstock("checkpoint", "restore", file, "--from", Path(second["path"]).name)
-    assert "brought forward to batch 5, which every sink holds" in told
+    assert "advanced to batch 5, which every sink has" in told
     saved = next(line.split()[-1] for line in told.splitlines() if line.startswith("  saved"))
     assert Path(saved).parent == Path(place)
     assert situation.logs() == {"offsets": [4, 5], "commits": [4, 5]}

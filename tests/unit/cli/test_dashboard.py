@@ -105,7 +105,7 @@ def test_dashboard_whose_port_is_taken_takes_the_next_and_says_so(tmp_path: Path
             process.terminate()
             process.wait(10)
             assert process.stderr is not None
-            assert f"port 9500 is taken: this is at {told['port']}" in process.stderr.read()
+            assert f"port 9500 is in use: using {told['port']}" in process.stderr.read()
         asked = within("dashboard", "--port", "9500", folder=tmp_path)
     assert asked.returncode == 3 and "PORT_TAKEN" in asked.stderr
 

@@ -33,7 +33,7 @@ def test_diagnose_prints_the_cause_its_evidence_and_the_change(file: Path, capsy
     diagnose(file)
     printed = capsys.readouterr().out
     assert "orders: 1 likely cause\n" in printed
-    assert "1. batches may take no more than 100 offsets, and are over in 0.2 s  CAP_LOW" in printed
+    assert "1. batches are limited to 100 offsets, and end after 0.2 s  CAP_LOW" in printed
     assert "change: remove source.max_offsets (100)" in printed
     assert "the brokers could not be looked at: BROKER_UNREACHABLE" in printed
 
@@ -66,7 +66,7 @@ def test_diagnose_numbers_several_causes(capsys: pytest.CaptureFixture[str]) -> 
     cause = Cause("SLOW_SINK", 0.8, "sink [out] is slow", ("1 s of 2 s",), "sinks[0].options: {a: b}")
     show_diagnosis(Diagnosis("orders", datetime.now(UTC), (cause, cause)))
     printed = capsys.readouterr().out
-    assert "2 likely causes, the likeliest first" in printed
+    assert "2 likely causes, most likely first" in printed
     assert "2. sink [out] is slow  SLOW_SINK\n   1 s of 2 s\n   change: sinks[0].options: {a: b}\n" in printed
 
 

@@ -56,9 +56,9 @@ def test_lines_of_a_fleet_bear_the_name_and_tell_a_failure_once(capsys: pytest.C
     assert [line[21:] for line in err if line.startswith("20")] == [
         "orders: note: a note",
         "orders: TOPIC_MISSING no such topic: orders (brokers: b:1); retry 1 in 2 s",
-        "orders: failed; the others go on, try 2 in 10 s",
-        "orders: failed; the others go on, it is not retried",
-        "orders: orders.yaml cannot be used as it is now, the pipeline keeps running as before",
+        "orders: failed; the others continue, try 2 in 10 s",
+        "orders: failed; the others continue, it is not retried",
+        "orders: orders.yaml is not valid now, the pipeline keeps running as before",
         "orders: stopping: finishing the current batch",
     ]
     assert err.count("  TOPIC_MISSING no such topic: orders") == 3

@@ -57,19 +57,19 @@ def test_simulate_measured_pipeline_says_from_what_and_what_comes_of_it(measured
         ],
     )
     assert done.exit_code == 0
-    assert "cost: 1.00 s for a batch, and 10.0 microseconds of a core for a row" in done.stdout
+    assert "cost: 1.00 s per batch, and 10.0 microseconds of CPU time per row" in done.stdout
     assert "measured on 4 batches of this pipeline, on 2 cores" in done.stdout
     assert "partitions: 20; large ones are split" in done.stdout
-    assert "5,000,000 a second for 1 min from 5 min on" in done.stdout
+    assert "5,000,000 per second for 1 min from 5 min" in done.stdout
     assert "█" in done.stdout
-    assert "20 cores carry 1,900,000 records a second" in done.stdout
-    assert "after the burst: a batch then took all that waited" in done.stdout
-    assert "cores to hold 500,000 a second: 6" in done.stdout
+    assert "20 cores handle 1,900,000 records per second" in done.stdout
+    assert "after the burst: a batch then read the whole backlog" in done.stdout
+    assert "cores to sustain 500,000 per second: 6" in done.stdout
 
 
 def test_simulate_one_core_is_told_as_one(file: Path) -> None:
     done = CliRunner().invoke(app, [str(file), "--rate", "200k", "--cores", "1", "--partitions", "2", *COST])
-    assert "1 core carries 95,000 records a second, 200,000 come: it falls ever further behind" in done.stdout
+    assert "1 core handles 95,000 records per second; the load is 200,000: the lag grows without limit" in done.stdout
 
 
 def test_simulate_json_has_assumptions_and_series(measured: Path) -> None:
@@ -90,21 +90,21 @@ def test_simulate_pipeline_that_never_ran_asks_for_a_run_or_a_cost(file: Path) -
 
 def test_simulate_cost_by_options_is_said_to_be_a_guess_where_it_is(file: Path) -> None:
     done = CliRunner().invoke(app, [str(file), "--rate", "1000", "--for", "2 minutes", "--row-cost", "10us"])
-    assert "nothing of it was measured, and --fixed-cost is left out: 0.5 s is a guess" in done.stdout
+    assert "set by options, not measured, and without --fixed-cost: 0.5 s is a guess" in done.stdout
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--rate", "-5"], "is not a number from 0"),
+        (["--rate", "-5"], "is not a number >= 0"),
         (["--rate", "many"], "write 500000, 500k or 0.5M"),
         (["--rate", "5", "--burst", "10 times"], "such as 10x:60s"),
         (["--rate", "5", "--burst", "10x:60"], "the unit is missing"),
-        (["--rate", "5", "--burst", "10x:2 hours"], "give a longer --for"),
+        (["--rate", "5", "--burst", "10x:2 hours"], "use a longer --for"),
         (["--rate", "5", "--for", "30 days"], "at most 7 days"),
         (["--rate", "5", "--hot", "150%"], "is not a share"),
-        (["--rate", "5", "--executors", "3"], "how many each of them has"),
-        (["--rate", "5", "--row-cost", "fast"], "is not a time over 0"),
+        (["--rate", "5", "--executors", "3"], "cores of each machine"),
+        (["--rate", "5", "--row-cost", "fast"], "is not a time above 0"),
     ],
 )
 def test_simulate_option_that_makes_no_sense_is_refused_with_an_example(

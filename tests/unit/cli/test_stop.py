@@ -34,6 +34,6 @@ def test_stop_of_a_run_that_still_runs_after_the_timeout_is_to_be_tried_again(tm
         presence.begin(RunFacts(pipeline="orders", doing="running", batch_id=4))
         done = CliRunner().invoke(app, ["stop", str(tmp_path / "orders.yaml"), "--timeout", "500ms"])
         assert done.exit_code == 75
-        assert "STOP_TIMED_OUT stopping orders: it still runs after" in done.output
+        assert "STOP_TIMED_OUT stopping orders: still running after" in done.output
         assert "penstock status FILE" in done.output
         assert presence.stop_asked()

@@ -110,8 +110,8 @@ tables: {customers: {shcema: "id BIGINT", rows: []}}
         '  did you mean "messages"?',
         'orders.test.yaml:4:14 cases[0].ordered: expected true or false, got "maybe"',
         "orders.test.yaml:6:31 cases[0].messages[0].partition: must be at least 0, got -1",
-        "orders.test.yaml:7:21 cases[0].messages[1].value_hex: not hex: two digits of 0-9 and a-f for each byte, "
-        "blanks between bytes are allowed",
+        "orders.test.yaml:7:21 cases[0].messages[1].value_hex: not hex: write two digits (0-9, a-f) per byte; "
+        "spaces between bytes are allowed",
         '  given: "0g"',
         "orders.test.yaml:8:26 cases[0].messages[2].time: not a time",
         '  given: "yesterday"',
@@ -127,8 +127,8 @@ tables: {customers: {shcema: "id BIGINT", rows: []}}
         "seconds, minutes, hours or days",
         '  given: "1 fortnight"',
         "orders.test.yaml:14:28 cases[0].expect.sinks.out[0]: expected a mapping, got 5",
-        'orders.test.yaml:15:5 cases[0].name: the key "name" is here twice; first at line 2',
-        "orders.test.yaml:16:5 cases[1].name: this key is required and missing",
+        'orders.test.yaml:15:5 cases[0].name: duplicate key "name"; first at line 2',
+        "orders.test.yaml:16:5 cases[1].name: this key is required",
         'orders.test.yaml:17:22 tables.customers.shcema: unknown key "shcema"',
         '  did you mean "schema"?',
     ]
@@ -152,7 +152,7 @@ cases:
         "  topics: orders",
         '  did you mean "orders"?',
         "orders.test.yaml:4:42 cases[0].messages[1]: one of value and value_hex is needed",
-        "  a record without a value is written value: null",
+        "  for a record without a value, write value: null",
         "orders.test.yaml:4:63 cases[0].messages[2].value_hex: only one of value and value_hex can be given",
         'orders.test.yaml:5:22 cases[0].expect.sinks.outt: the pipeline has no sink "outt"',
         "  sinks: out",
@@ -160,12 +160,12 @@ cases:
         'orders.test.yaml:5:47 cases[0].expect.quarantine[0].cod: the quarantine has no column "cod"',
         "  columns: code, message, stage, topic, partition, offset, key, value, headers, timestamp",
         '  did you mean "code"?',
-        'orders.test.yaml:6:11 cases[1].name: the name "names" is there twice; cases are identified by their names',
+        'orders.test.yaml:6:11 cases[1].name: duplicate case name "names"; cases are identified by name',
         "orders.test.yaml:8:5 cases[1].batches: only one of messages and batches can be given",
     ]
 
 
-@pytest.mark.parametrize(("of", "said"), [(TWO_TOPICS, "reads several topics"), (PATTERN, "reads topics by a pattern")])
+@pytest.mark.parametrize(("of", "said"), [(TWO_TOPICS, "reads several topics"), (PATTERN, "reads topics by pattern")])
 def test_message_without_a_topic_where_there_are_several_is_refused(tmp_path: Path, of: str, said: str) -> None:
     assert said in problems(tmp_path, "cases: [{name: a, messages: [{value: x}]}]", of)[0]
     named = read(tmp_path, "cases: [{name: a, messages: [{value: x, topic: returns}]}]", TWO_TOPICS)
@@ -184,9 +184,9 @@ def test_text_that_yaml_takes_for_a_boolean_is_refused(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("", "orders.test.yaml:1:1 the file is empty"),
-        ("cases: []", "orders.test.yaml:1:8 cases: needs at least one entry, got none"),
-        ("cases:", "orders.test.yaml:1:7 cases: there is no value"),
-        ("cases: [{name: }]", "orders.test.yaml:1:16 cases[0].name: there is no value"),
+        ("cases: []", "orders.test.yaml:1:8 cases: needs at least one entry"),
+        ("cases:", "orders.test.yaml:1:7 cases: the value is missing"),
+        ("cases: [{name: }]", "orders.test.yaml:1:16 cases[0].name: the value is missing"),
         ("cases: [{name: a, ", "orders.test.yaml:2:1 not valid YAML"),
     ],
 )

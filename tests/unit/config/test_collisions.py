@@ -40,9 +40,9 @@ def test_collisions_of_one_name_are_told_at_the_later_file_with_both_sides(tmp_p
     second = write(tmp_path, "a", file="b", checkpoint="checkpoints/b",
                    sinks=[{"name": "out", "type": "delta", "path": "lake/b"}])  # fmt: skip
     assert told([first, second]).splitlines() == [
-        f"{tmp_path}/b.yaml:1:7 name: the name is also that of a",
+        f"{tmp_path}/b.yaml:1:7 name: the name is also used by a",
         f"  the name of a: {tmp_path}/a.yaml:1:7",
-        "  give each pipeline a name of its own: it is part of every commit's identity",
+        "  give each pipeline a unique name: it is part of every commit's identity",
     ]
 
 
@@ -79,7 +79,7 @@ def test_collisions_of_database_tables_go_by_the_database_and_not_by_who_asks(
     first = write(tmp_path, "a", sinks=[{**sink, "url": "${env:ONE}"}])
     second = write(tmp_path, "b", sinks=[{**sink, "url": "${env:TWO}"}])
     text = told([first, second])
-    assert 'the table of the sink "pg" is also that of a' in text
+    assert 'the table of the sink "pg" is also used by a' in text
     assert "canary" not in text
 
 
@@ -100,14 +100,14 @@ def test_collisions_of_a_topic_with_two_writers_are_none(tmp_path: Path) -> None
 
 def test_collisions_of_consumer_groups_are_told_on_one_cluster_alone(tmp_path: Path) -> None:
     first, second = write(tmp_path, "a"), write(tmp_path, "b", source={"group": "penstock.a"})
-    assert "the consumer group penstock.a is also that of a" in told([first, second])
+    assert "the consumer group penstock.a is also used by a" in told([first, second])
     elsewhere = write(tmp_path, "b", source={"group": "penstock.a", "brokers": "other:9092"})
     assert find_collisions([first, elsewhere]) == []
 
 
 def test_collisions_of_metrics_ports_are_told_and_free_ones_are_not(tmp_path: Path) -> None:
     first, second = write(tmp_path, "a", metrics={"port": 9400}), write(tmp_path, "b", metrics={"port": 9400})
-    assert "the port 127.0.0.1:9400 of metrics is also that of a" in told([first, second])
+    assert "the port 127.0.0.1:9400 of metrics is also used by a" in told([first, second])
     assert find_collisions([write(tmp_path, "a", metrics={"port": 0}), write(tmp_path, "b", metrics={"port": 0})]) == []
 
 
@@ -115,7 +115,7 @@ def test_collisions_of_application_settings_are_told_with_both_values(tmp_path: 
     first = write(tmp_path, "a", spark={"spark.driver.memory": "1g"})
     second = write(tmp_path, "b", spark={"spark.driver.memory": "2g"})
     text = told([first, second])
-    assert "spark.driver.memory is another one than that of a" in text
+    assert "spark.driver.memory differs from that of a" in text
     assert "a.yaml:16:24 says 1g" in text
 
 
@@ -131,5 +131,5 @@ def test_collisions_of_secret_settings_do_not_show_them(tmp_path: Path, monkeypa
     first = write(tmp_path, "a", spark={"spark.hadoop.fs.s3a.secret.key": "${env:ONE}"})
     second = write(tmp_path, "b", spark={"spark.hadoop.fs.s3a.secret.key": "${env:TWO}"})
     text = told([first, second])
-    assert "spark.hadoop.fs.s3a.secret.key is another one" in text
+    assert "spark.hadoop.fs.s3a.secret.key differs" in text
     assert "canary" not in text

@@ -144,8 +144,8 @@ def test_load_one_refused_part_does_not_hide_what_is_wrong_in_the_others(tmp_pat
     text = text.replace("partition_by: [event_date]", "partition_by: [evnt_date]")
     assert problems(write(tmp_path, text)) == [
         'source.max_offsets: expected a whole number, got "none"',
-        'transforms[2].dedupe.keys[0]: column "ordr_id" is not there at this step',
-        'sinks[0].partition_by[0]: column "evnt_date" is not there at this step',
+        'transforms[2].dedupe.keys[0]: column "ordr_id" is not available at this step',
+        'sinks[0].partition_by[0]: column "evnt_date" is not available at this step',
     ]
 
 
@@ -159,7 +159,7 @@ def test_load_misspelt_key_is_read_as_the_one_that_was_meant(tmp_path: Path) -> 
 
 def test_load_empty_required_key_is_reported_once(tmp_path: Path) -> None:
     text = (VALID / "canonical.yaml").read_text().replace("topics: [orders]", "topics:")
-    assert problems(write(tmp_path, text)) == ["source.topics: there is no value"]
+    assert problems(write(tmp_path, text)) == ["source.topics: the value is missing"]
 
 
 def columns_after(file: str, count: int) -> dict[str, str] | None:

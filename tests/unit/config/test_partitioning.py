@@ -26,9 +26,9 @@ def test_parse_partition_of_an_entry_gives_column_and_transform(text: str, entry
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "neither a column nor a transform"),
-        ("days(t", "neither a column nor a transform"),
-        ("weeks(t)", 'there is no transform "weeks"'),
+        ("", "is not a column or a transform"),
+        ("days(t", "is not a column or a transform"),
+        ("weeks(t)", 'unknown transform "weeks"'),
         ("days()", "days takes one column"),
         ("days(a, b)", "days takes one column"),
         ("bucket(id)", "bucket takes the number of buckets and a column"),

@@ -71,5 +71,5 @@ def test_property_of_a_catalog_is_refused_where_it_writes_a_secret_out(
     if not refused:
         pipeline(tmp_path, sinks=[sink])
         return
-    with pytest.raises(InvalidDefinition, match="a secret is written out"):
+    with pytest.raises(InvalidDefinition, match="secret in plain text"):
         pipeline(tmp_path, sinks=[sink])

@@ -118,8 +118,8 @@ def test_a_running_pipeline_far_behind_warns_and_says_so(tmp_path: Path) -> None
         write_history(file, [firing])
         found = row(watcher)
         assert (found["health"], found["problem"]) == ("warn", "lag_over 100: lag is 2,200")
-        runs(file, doing="waiting to try again: SINK_BUSY")
-        assert row(watcher)["problem"] == "the run is waiting to try again: SINK_BUSY"
+        runs(file, doing="waiting to retry: SINK_BUSY")
+        assert row(watcher)["problem"] == "the run is waiting to retry: SINK_BUSY"
 
 
 def test_a_run_that_ended_is_told_by_how_it_ended(tmp_path: Path) -> None:

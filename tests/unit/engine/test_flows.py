@@ -64,10 +64,10 @@ def test_schema_that_needs_the_other_lane_is_left_to_a_restart_and_said(tmp_path
     registry.newest = avro(2, "string")
     assert [flow.direct for flow in flows.now()] == [True]
     [refused] = told
-    assert refused.startswith("orders-value version 2 is not taken up: it needs the other lane")
+    assert refused.startswith("orders-value version 2 is not used: it needs the other lane")
     registry.newest = avro(3, "double", "note")
     flows.now()
-    assert told[1:] == ["orders-value version 3 is taken up: new columns note"]
+    assert told[1:] == ["orders-value version 3 is now used: new columns note"]
 
 
 def test_table_joined_before_the_state_that_changes_begins_the_stream_anew(tmp_path: Path) -> None:

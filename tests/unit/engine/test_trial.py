@@ -221,7 +221,7 @@ def test_schema_file_that_cannot_be_used_is_told(file: Load, tmp_path: Path, nam
     ("table", "told"),
     [
         (TableCase.model_validate({"schema": "id BIGINT", "rows": [{"id": 1}, {"id": "x"}]}), "row 2: "),
-        (({"id": 1}, {"id": "x"}), "do not agree on the types"),
+        (({"id": 1}, {"id": "x"}), "have different types"),
     ],
     ids=["with types", "without"],
 )

@@ -135,7 +135,7 @@ def test_certificate_of_another_authority_is_told_with_both(tmp_path: Path, auth
     assert told.code == "KAFKA_TLS"
     assert (
         told.summary
-        == "listing topics: the TLS handshake failed: the broker's certificate is of an authority that is not trusted"
+        == "listing topics: the TLS handshake failed: the broker's certificate is not signed by a trusted CA"
     )
     assert (told.context["the certificate is of"], told.context["trusted"]) == ("CN=ours", "ca.pem")
 

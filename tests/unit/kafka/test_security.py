@@ -117,12 +117,12 @@ def test_key_of_any_form_becomes_one_that_java_takes(made: Path, key: str, passw
 @pytest.mark.parametrize(
     ("certificate", "key", "password", "said"),
     [
-        ("orders.pem", "other.key", None, "the key is not that of the certificate"),
-        ("orders.pem", "locked.key", None, "the key has a password"),
-        ("orders.pem", "orders.key", "pass", "key_password is given, and the key has none"),
-        ("orders.pem", "locked.key", "wrong", "it holds no key, or key_password is not its password"),
-        ("orders.pem", "ca.pem", None, "it holds no key"),
-        ("orders.key", "orders.key", None, "it holds no certificate"),
+        ("orders.pem", "other.key", None, "the key does not match the certificate"),
+        ("orders.pem", "locked.key", None, "the key is encrypted"),
+        ("orders.pem", "orders.key", "pass", "key_password is given, but the key is not encrypted"),
+        ("orders.pem", "locked.key", "wrong", "it contains no key, or key_password is wrong"),
+        ("orders.pem", "ca.pem", None, "it contains no key"),
+        ("orders.key", "orders.key", None, "it contains no certificate"),
         ("nowhere.pem", "orders.key", None, "No such file or directory"),
     ],
 )

@@ -44,7 +44,7 @@ def test_stop_of_the_pipeline_fails_unless_it_is_expected(tmp_path: Path) -> Non
     [result] = run(tmp_path, case.format("'{'", "{error: BAD_RECORD}"), stopping)
     assert result.passed
     [result] = run(tmp_path, case.format("{order_id: 1}", "{error: BAD_RECORD}"), stopping)
-    assert result.notes == ("expected that the pipeline stops with BAD_RECORD, and it did not",)
+    assert result.notes == ("expected the pipeline to stop with BAD_RECORD, but it did not",)
     assert apply_update(tmp_path / "orders.test.yaml", run(tmp_path, case.format("'{'", "{error: X}"), stopping)) == []
 
 

@@ -152,7 +152,7 @@ def test_repair_of_what_no_sink_proves_leaves_it(config: PipelineConfig, tmp_pat
     lose(root(config), "offsets/1")
     plan = plan_repair(take_snapshot(config, brokers=None))
     assert (plan.changes, [one.code for one in plan.refused]) == ((), ["CHECKPOINT_GAP"])
-    assert plan.as_json()["refused"] == [{"code": "CHECKPOINT_GAP", "why": "no sink says where batch 1 ended"}]
+    assert plan.as_json()["refused"] == [{"code": "CHECKPOINT_GAP", "why": "no sink has the end of batch 1"}]
 
 
 def test_verify_names_a_restore_only_where_there_is_a_backup(config: PipelineConfig) -> None:

@@ -72,7 +72,7 @@ def test_offsets_outside_the_log_are_refused_with_both_sides(offset: int) -> Non
     with pytest.raises(PenstockError) as raised:
         refuse_outside({FIRST: offset, SECOND: 9, TopicPartition("gone", 0): 1}, BOUNDS, "asked for")
     assert raised.value.context == {
-        "gone[0]": "asked for 1, and there is no such partition",
+        "gone[0]": "asked for 1, but the partition does not exist",
         "orders[0]": f"asked for {offset}, the log holds 5-50",
     }
 

@@ -107,6 +107,6 @@ def test_upkeep_tells_what_it_did_and_what_went_wrong_and_goes_on(tmp_path: Path
     missing, *_ = (tmp_path / "lake/out").glob("*.parquet")
     missing.unlink()
     wrong, right = upkeep(made, None, 60.0, WEEK)
-    assert wrong.startswith("maintenance of out was not done: SINK_FAILED")
-    assert right.startswith("maintenance of more: 12 files joined into 1")
+    assert wrong.startswith("maintenance of out failed: SINK_FAILED")
+    assert right.startswith("maintenance of more: 12 files compacted into 1")
     assert len(DeltaTable(tmp_path / "lake/bad").file_uris()) == 3, "few small files wait until they are more"

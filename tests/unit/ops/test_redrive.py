@@ -291,7 +291,7 @@ def test_run_half_written_is_none(tmp_path: Path) -> None:
 
 def test_plan_tells_of_sinks_that_a_late_record_may_harm(tmp_path: Path) -> None:
     config = pipeline(tmp_path, [bad(0)], sinks=[{**TWO_SINKS[1], "coordinates": False}])
-    assert "may undo" in plan(config).notices[0]
+    assert "may overwrite" in plan(config).notices[0]
     assert replace(plan(config), notices=()).as_json()["records"] == 1
     assert OffsetRange("orders", 0, 0, 1) in quarantine_ranges(config)
 

@@ -85,7 +85,7 @@ def test_repair_batch_that_only_a_part_of_a_sink_has_is_kept(root: Path, holder:
 def test_repair_half_written_offsets_with_a_sink_away_are_left(root: Path) -> None:
     away = Standing("pg", Guarantee.EXACTLY_ONCE, error="no answer")
     assert told(half_written(root), at(1), away) == ["refused CHECKPOINT_FILE_BROKEN"]
-    assert "pg cannot be asked" in why(root, at(1), away)
+    assert "sink pg cannot be read" in why(root, at(1), away)
 
 
 def test_repair_half_written_first_batch_is_removed(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_repair_offsets_before_the_newest_are_written_from_the_token(root: Path)
 def test_repair_gap_that_no_sink_knows_is_left(root: Path) -> None:
     lose(root, "offsets/1")
     assert told(root, at(None)) == ["refused CHECKPOINT_GAP"]
-    assert why(root, at(None)) == "no sink says where batch 1 ended"
+    assert why(root, at(None)) == "no sink has the end of batch 1"
 
 
 def test_repair_commit_ahead_of_offsets_is_rebuilt(root: Path) -> None:
@@ -125,7 +125,7 @@ def test_repair_commit_ahead_of_offsets_is_rebuilt(root: Path) -> None:
     lose(root, "offsets/0")
     assert told(root, at(2)) == ["write offsets offsets/1", "write offsets offsets/2"]
     assert told(root, at(1)) == ["refused CHECKPOINT_GAP"]
-    assert "batch 2 is committed, and no sink says" in why(root, at(1))
+    assert "batch 2 is committed, and no sink has" in why(root, at(1))
 
 
 def test_repair_checkpoint_that_went_back_is_brought_to_the_sinks(root: Path) -> None:
@@ -143,7 +143,7 @@ def test_repair_tokens_that_contradict_prove_nothing(root: Path) -> None:
     other = at(2, "other", token=token(2, step=4))
     assert told(root, at(2), other) == ["refused CHECKPOINT_GAP"]
     put(root / "offsets/1", (root / "offsets/1").read_text().replace('"0":10', '"0":9'))
-    assert "does not begin where" in why(root, at(2))
+    assert "does not start where" in why(root, at(2))
 
 
 def test_repair_metadata_comes_from_the_tokens(root: Path) -> None:

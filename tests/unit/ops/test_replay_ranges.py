@@ -69,7 +69,7 @@ def test_point_that_cannot_be_read_is_refused_with_examples(option: str, text: s
 
 def test_partition_without_a_topic_where_there_are_several_is_refused() -> None:
     assert parse_partitions("a:0,b:3", ["a", "b"]) == {TopicPartition("a", 0), TopicPartition("b", 3)}
-    with pytest.raises(MissingError, match="names no topic"):
+    with pytest.raises(MissingError, match="has no topic"):
         parse_partitions("0,3", ["a", "b"])
 
 

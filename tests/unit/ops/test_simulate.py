@@ -98,7 +98,7 @@ def test_findings_of_batches_far_larger_than_any_measured_say_so(tmp_path: Path,
     history = History(tmp_path / "history")
     record(history, Work(1.0, 1e-5, cores=2, split=True), waiting=20_000, seconds=10)
     told = findings(burst, measure(history.read()))
-    assert "drain a larger backlog to be surer" in told[-1]
+    assert "measure with a larger backlog for a better estimate" in told[-1]
 
 
 def test_measure_batches_of_one_size_are_said_not_to_tell_the_parts_apart(
@@ -112,7 +112,7 @@ def test_measure_batches_of_one_size_are_said_not_to_tell_the_parts_apart(
     assert found is not None and not found.apart
     assert found.per_offset == pytest.approx(2.0 / 50_000)
     told = assumptions(pipeline, ASKED, found, frozenset())
-    assert any("these do not tell what is fixed in it" in line for line in told)
+    assert any("these do not show the fixed part" in line for line in told)
     assert any("measured on 5 batches of this pipeline, on 2 cores" in line for line in told)
 
 
@@ -127,7 +127,7 @@ def test_simulate_rate_above_the_capacity_never_catches_up_and_says_what_would(p
     assert report.caught_up is None
     told = findings(report)
     assert "it never catches up" in told
-    assert f"cores to hold 500,000 a second: {report.cores_to_hold}" in told
+    assert f"cores to sustain 500,000 per second: {report.cores_to_hold}" in told
 
 
 def test_simulate_cores_to_hold_are_the_fewest_that_do(pipeline: PipelineConfig, steady: SimulationReport) -> None:
@@ -160,7 +160,7 @@ def test_simulate_backlog_of_a_burst_is_seen_at_its_height_and_gone_afterwards(b
 def test_simulate_whole_partitions_bound_the_cores_and_a_hot_one_bounds_the_rate(pipeline: PipelineConfig) -> None:
     few = replace(ASKED, partitions=4, cores=16, whole=True)
     assert capacity(pipeline, few) == pytest.approx(capacity(pipeline, replace(few, cores=4)))
-    assert "4 partitions carry" in findings(simulate_pipeline(pipeline, few))[-1]
+    assert "4 partitions handle" in findings(simulate_pipeline(pipeline, few))[-1]
     hot = replace(ASKED, partitions=40, cores=40, whole=True, hot=0.5)
     assert capacity(pipeline, hot) == pytest.approx(capacity(pipeline, replace(hot, cores=2)), rel=0.1)
     assert "spread the hot one" in findings(simulate_pipeline(pipeline, hot))[-1]
@@ -170,8 +170,8 @@ def test_simulate_whole_partitions_bound_the_cores_and_a_hot_one_bounds_the_rate
 def test_assumptions_of_a_kafka_sink_in_transactions_name_what_binds_the_cores(tmp_path: Path) -> None:
     sinks = [{"name": "out", "type": "kafka", "topic": "orders.clean"}]
     told = assumptions(config(tmp_path, sinks=sinks), replace(ASKED, whole=True), None, frozenset())
-    assert "partitions: 200; no more cores than that have work: sink out writes in transactions" in "\n".join(told)
-    assert any("`slots` has to be raised" in line for line in told)
+    assert "partitions: 200; more cores than that stay idle: sink out writes in transactions" in "\n".join(told)
+    assert any("raise `slots`" in line for line in told)
 
 
 def test_simulate_fixed_cap_that_is_too_low_is_said_to_be(tmp_path: Path) -> None:

@@ -26,14 +26,14 @@ def config(tmp_path: Path) -> PipelineConfig:
     [
         ([standing("a", 1, {P0: 30, P1: 40}), standing("b", 1, {P0: 30, P1: 40})], {P0: 30, P1: 40}),
         ([standing("a", 1, {P0: 30, P1: 40}), standing("b", 0, {P0: 10, P1: 20})], {P0: 10, P1: 20}),
-        # One that keeps no token has what the checkpoint says.
+        # One that stores no token has what the checkpoint says.
         (
             [standing("a", 1, {P0: 30, P1: 40}), standing("b", None, {}, guarantee=Guarantee.AT_LEAST_ONCE)],
             {P0: 10, P1: 20},
         ),
         ([standing("a", 1, {P0: 30, P1: 40}), standing("b", None, {}, error="away")], {P0: 10, P1: 20}),
         ([standing("a", 7, {P0: 90, P1: 90}, query="another")], {P0: 10, P1: 20}),
-        # A quarantine keeps no token of a batch without bad records.
+        # A quarantine stores no token of a batch without bad records.
         ([standing("a", 1, {P0: 30, P1: 40}), standing("bad", 0, {P0: 10, P1: 20}, sparse=True)], {P0: 30, P1: 40}),
         ([standing("a", 1, {P0: 30}), standing("b", 1, {P0: 30})], {P0: 30}),
     ],
@@ -77,7 +77,7 @@ def test_place_in_a_topic_that_was_made_again_is_its_beginning(config: PipelineC
     (Path(config.checkpoint) / ".penstock.topics").write_text('{"orders": "old"}')
     place = read_position(seen(config, topic_ids={"orders": "new"}))
     assert place.positions == {P0: 0, P1: 7}
-    assert "made again" in place.notes[0]
+    assert "re-created" in place.notes[0]
 
 
 def test_place_with_a_broken_checkpoint_is_what_the_sinks_say_or_an_error(config: PipelineConfig) -> None:

@@ -79,7 +79,7 @@ def test_status_of_a_run_tells_where_it_is_and_which_batch_is_open_too_long(file
     assert "BATCH_OPEN_LONG" not in codes(status_of(file))
     with checkpoint_lock(str(checkpoint)):
         run = Presence(str(checkpoint))
-        run.begin(RunFacts(pipeline="orders", doing="waiting to try again: SINK_CONFLICT", batch_id=0))
+        run.begin(RunFacts(pipeline="orders", doing="waiting to retry: SINK_CONFLICT", batch_id=0))
         found = status_of(file)
         run.beat(RunFacts(pipeline="orders", doing="running", stalled="the open batch has shown no progress"))
         stalled = status_of(file)

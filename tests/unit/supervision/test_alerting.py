@@ -126,7 +126,7 @@ def test_webhook_that_fails_first_gets_each_alert_once_and_in_order(pipeline: Pi
     assert states(receiver) == [("lag_over", "firing"), ("lag_over", "resolved"), ("restarts_over", "firing")]
     assert len(receiver.refused) == 4
     assert run.notices == [
-        "sending an alert to the webhook: it answered 500; trying again",
+        "sending an alert to the webhook: it returned 500; retrying",
         "the webhook accepts alerts again",
     ]
 
@@ -141,7 +141,7 @@ def test_webhook_that_is_away_gets_the_alerts_when_it_is_back(pipeline: Pipeline
         with receiving(port) as receiver:
             wait_for(lambda: len(receiver.taken) == 2, "both", 10)
             assert states(receiver) == [("lag_over", "firing"), ("lag_over", "resolved")]
-    assert run.notices[0].startswith("sending an alert to the webhook: it cannot be reached (ConnectionError)")
+    assert run.notices[0].startswith("sending an alert to the webhook: not reachable (ConnectionError)")
     assert "hunter2" not in f"{run.notices} {run.told}"
 
 

@@ -49,7 +49,7 @@ def test_maintenance_runs_when_due_and_not_before_though_each_run_is_short(tmp_p
     SparkCheckpoint(str(tmp_path / "cp")).note_maintained(time.time() - 3601)
     chores(tmp_path, said, "maintenance: {every: 1 hour}").between_batches()
     assert len(DeltaTable(table).file_uris()) == 1
-    assert [line for line in said if "12 files joined into 1" in line]
+    assert [line for line in said if "12 files compacted into 1" in line]
     assert sorted(DeltaTable(table).to_pyarrow_table().column("id").to_pylist()) == list(range(12))
 
 
@@ -63,7 +63,7 @@ def test_maintenance_that_fails_is_told_and_stops_nothing(tmp_path: Path, monkey
 
     monkeypatch.setattr("penstock.supervision.upkeep.upkeep", broken)
     one.between_batches()
-    assert said == ["maintenance was not done: OSError: the disk is gone"]
+    assert said == ["maintenance failed: OSError: the disk is gone"]
 
 
 def put_batch(checkpoint: Path) -> None:

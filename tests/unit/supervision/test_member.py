@@ -107,7 +107,7 @@ def test_member_that_waits_keeps_its_error_and_nothing_of_the_run(
 
 
 def test_member_that_had_a_batch_waits_anew_from_the_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    error = TerminalError("BATCH_FAILED", "Spark gave up")
+    error = TerminalError("BATCH_FAILED", "the Spark job failed")
     one = Scripted(tmp_path, monkeypatch, failing(error), failing(error), failing(error, batches=1), failing(error))
     for _ in range(4):
         one.until_settled(0.0)

@@ -78,7 +78,7 @@ def test_batch_that_spark_does_not_hand_over_is_lost_soon() -> None:
     watched.work = Work(0, True)
     with pytest.raises(TransientError) as raised:
         watched.pass_time(HANDOVER_SECONDS + 2 * LOOK_SECONDS, in_hand=False)
-    assert "not handed over" in raised.value.summary
+    assert "waiting in Spark" in raised.value.summary
     assert watched.now <= HANDOVER_SECONDS + 2 * LOOK_SECONDS
 
 

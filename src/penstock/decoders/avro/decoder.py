@@ -181,7 +181,7 @@ def avro_columns(reader: str) -> pa.Schema:
         raise DefinitionError(
             "AVRO_SCHEMA",
             f"reading the Avro schema of the columns: {error}",
-            hint="give the pipeline a reader schema that has only columns, or change the registered one",
+            hint="set a reader schema that has only columns, or change the registered one",
         ) from None
 
 
@@ -224,7 +224,7 @@ class AvroFormat(Format):
         self._writer, wanted = parse_avro(writer), parse_avro(reader)
         self.schema = columns_of(wanted)
         self.slow: str | None = None
-        """Why the native reader is not used, where it is not."""
+        """Why the native reader is not used, if so."""
         self._whole = isinstance(wanted, Record)
         self._resolver = resolve(self._writer, wanted)
         self._empty = not takes_bytes(self._writer)

@@ -127,7 +127,7 @@ class _Unfolding:
         if not isinstance(content, dict):
             return [_Shape(_ANY if content is True else frozenset())]
         if id(content) in inside:
-            raise _unsupported(path, "the schema holds itself, and a column cannot")
+            raise _unsupported(path, "the schema contains itself, which a column cannot")
         inside |= {id(content)}
         resolver = part.resolver.in_subresource(Resource.from_contents(content, default_specification=DRAFT7))
         factors = [[_own_shape(content, resolver, inside)]]
@@ -174,7 +174,7 @@ class _Unfolding:
             if shape.properties:
                 return pa.struct(_distinct([self._field(name, shape, path) for name in shape.properties], path))
             if not shape.entries:
-                raise _unsupported(path, "the schema does not say what the object holds")
+                raise _unsupported(path, "the schema does not define the contents of the object")
             kind, nullable = self.kind(shape.entries, f"{path}[key]", shape.inside)
             return pa.map_(pa.string(), pa.field("value", kind, nullable))
         return _FORMATS.get(shape.format or "", pa.string()) if name == "string" else _SIMPLE[name]
@@ -260,5 +260,5 @@ def _unsupported(path: str, problem: str) -> MissingError:
         SCHEMA_UNSUPPORTED,
         f"finding the columns of a JSON Schema: {problem}",
         context={"path": path[:200] or "the whole message"},
-        hint="give the columns yourself as decode.schema; extra_fields: keep has what they leave out as JSON text",
+        hint="define the columns in decode.schema; extra_fields: keep stores other fields as JSON text",
     )

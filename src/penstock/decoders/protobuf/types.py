@@ -177,9 +177,9 @@ class _Builder:
             inner = " -> ".join(chain[above.index(descriptor.full_name) :])
             raise DefinitionError(
                 "PROTOBUF_RECURSIVE",
-                f"reading message {chain[0]}: {descriptor.full_name} contains itself, and a table has no such type",
+                f"reading message {chain[0]}: {descriptor.full_name} contains itself, which a table cannot represent",
                 context={"through": inner},
-                hint="decode a message without it, or take the value as it is with format: raw",
+                hint="decode a message without it, or keep the raw value with format: raw",
             )
         if len(chain) > _MAX_DEPTH:
             raise DefinitionError("PROTOBUF_TOO_DEEP", f"reading message {chain[0]}: over {_MAX_DEPTH} levels of types")
@@ -263,6 +263,6 @@ def _refuse_same_names(descriptor: Descriptor, fields: tuple[Field, ...]) -> Non
         if other != field.name:
             raise DefinitionError(
                 "DECODE_COLUMN",
-                f"message {descriptor.full_name}: {other} and {field.name} differ in case alone, "
-                "and a table cannot hold both",
+                f"message {descriptor.full_name}: {other} and {field.name} differ only in case, "
+                "and a table cannot have both",
             )

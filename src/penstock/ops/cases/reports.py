@@ -78,7 +78,7 @@ def failure_lines(result: CaseResult) -> list[str]:
 
 
 def summary(table: TableDiff) -> str:
-    """How the rows of a table stand, in words."""
+    """The differences of a table, in words."""
     words: dict[Kind, str] = {
         "same": "as expected",
         "differs": "different",
@@ -106,5 +106,5 @@ def _flow(row: Row) -> str:
 
 
 def _printable(text: str) -> str:
-    """Without the characters that XML has no way to say."""
+    """Remove characters that XML cannot represent."""
     return "".join(c if c in "\t\n" or (c >= " " and c not in "\ufffe\uffff") else "\ufffd" for c in text)

@@ -1,8 +1,7 @@
-"""Rows that were seen, held against rows that were expected.
+"""Compares actual rows with expected rows.
 
-An expected row says something about the columns that it names, and nothing about the others; a struct likewise about
-its fields. Numbers are compared by value, and a FLOAT by the digits that it can hold. Decimals, times, dates and binary
-are written as text.
+An expected row only checks the columns that it names; the same applies to the fields of a struct. Numbers are compared
+by value, and a FLOAT by the digits that it can hold. Decimals, times, dates and binary are written as text.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class MapValue(dict[str, Any]):
 
 @dataclass(frozen=True)
 class RowDiff:
-    """An expected row and the seen one that it was held against; one of them alone where the other is not there."""
+    """An expected row and the actual row it was compared with; one of them may be missing."""
 
     expected: Row | None
     seen: Row | None
@@ -38,7 +37,7 @@ class RowDiff:
 
     @property
     def kind(self) -> Kind:
-        """How they stand to each other."""
+        """How the two rows compare."""
         if self.expected is None:
             return "unexpected"
         if self.seen is None:
@@ -60,14 +59,14 @@ class TableDiff:
         return all(row.kind == "same" for row in self.rows)
 
     def count(self, kind: Kind) -> int:
-        """How many rows stand like that."""
+        """How many rows compare like that."""
         return sum(row.kind == kind for row in self.rows)
 
 
 def compare(
     name: str, expected: Sequence[Row], seen: Sequence[Row], *, ordered: bool = False, exact: bool = False
 ) -> TableDiff:
-    """Hold rows against rows. Unordered, each expected row takes a seen row that it fits, if there is a way for all."""
+    """Compare rows. Unordered, each expected row is matched with an actual row, if possible for all."""
     if ordered:
         both = min(len(expected), len(seen))
         found = [RowDiff(e, s, _differing(e, s, exact)) for e, s in zip(expected, seen, strict=False)]
@@ -108,7 +107,7 @@ def _assigned(expected: Sequence[Row], seen: Sequence[Row], exact: bool) -> dict
 def _nearest(
     expected: Sequence[Row], seen: Sequence[Row], wanting: Iterable[int], left: Sequence[int]
 ) -> dict[int, int]:
-    """Pairs of rows that share some cells, the most alike first: so that a person sees which cell is off."""
+    """Pairs of rows that share some cells, the most similar first, to show which cell is wrong."""
     scored = [
         (len(expected[e]) - len(_differing(expected[e], seen[s], exact=False)), e, s) for e in wanting for s in left
     ]
@@ -127,7 +126,7 @@ def _differing(expected: Row, seen: Row, exact: bool) -> tuple[str, ...]:
 
 
 def shown_columns(row: Row) -> list[str]:
-    """The columns that count where none are named: all but those of Penstock itself, and a mark on a delete."""
+    """The columns to compare by default: all but Penstock's own, and a mark for a delete."""
     own = [name for name in row if name != COORDINATES and not name.startswith(COMPUTED)]
     return [*own, *([DELETES] if row.get(DELETES) else [])]
 

@@ -1,7 +1,7 @@
-"""The cases of a pipeline, run: messages through the pipeline's own parts, what came out held against the file.
+"""Runs the cases of a pipeline: messages through the pipeline's own parts, with the output compared with the file.
 
-No broker, no registry, no table is asked, and nothing is written. Spark starts only for a pipeline that needs it, and
-once however many cases there are. Where there is no case file yet, one is made from the pipeline's own columns.
+No broker, registry or table is accessed, and nothing is written. Spark starts only for a pipeline that needs it, and
+once however many cases there are. If there is no case file yet, one is generated from the pipeline's own columns.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SAMPLES = {
 
 
 def skeleton(config: cfg.PipelineConfig) -> str:
-    """A case file to begin with, from the pipeline's columns."""
+    """A skeleton of a case file, from the pipeline's columns."""
     columns: Sequence[str] = ()
     for flow in cfg.flows(config):
         if flow.decode is not None and (text := getattr(flow.decode, "columns", None)):
@@ -55,7 +55,7 @@ def skeleton(config: cfg.PipelineConfig) -> str:
 
 
 FIRST_TIME = datetime(2026, 1, 1, tzinfo=UTC)
-"""The time of the first message, unless a case says another."""
+"""The default time of the first message."""
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,10 @@ class CaseResult:
     seconds: float
     tables: tuple[TableDiff, ...] = ()
     notes: tuple[str, ...] = ()
-    """What is wrong and is no row."""
+    """Problems other than row differences."""
     seen: Output | None = None
     error: PenstockError | None = None
-    """What stopped the pipeline."""
+    """The error that stopped the pipeline."""
 
     @property
     def passed(self) -> bool:
@@ -104,7 +104,7 @@ class FileResult:
 
 
 class SparkWhenNeeded:
-    """Starts Spark when it is first asked for, and keeps it until `stop`. A given session is used and left open."""
+    """Starts Spark on first use, and keeps it until `stop`. A given session is used and left open."""
 
     def __init__(self, session: Any = None) -> None:
         self._session, self._own = session, session is None
@@ -138,7 +138,7 @@ def run_file(file: Path, session: SparkWhenNeeded, names: Sequence[str] = ()) ->
     if unknown:
         raise MissingError(
             "CASE_MISSING",
-            f"{cases.file}: no case of the name {', '.join(unknown)}",
+            f"{cases.file}: no case named {', '.join(unknown)}",
             context={"cases": ", ".join(case.name for case in cases.cases)},
         )
     session.settings = cfg.reveal(config.spark)
@@ -159,9 +159,9 @@ def _load(file: Path, config: cfg.PipelineConfig) -> CaseFile:
     if not beside.exists():
         raise MissingError(
             "CASE_FILE_MISSING",
-            f"{beside}: there are no cases for {file.name}",
+            f"{beside}: no cases for {file.name}",
             hint=f"write some, such as:\n\n{skeleton(config)}\n"
-            f"and let `penstock test {file} --update` write down what comes out",
+            f"and let `penstock test {file} --update` record the results",
         )
     return load_cases(beside, config)
 
@@ -199,7 +199,7 @@ def seen_in(results: Sequence[BatchResult]) -> Output:
 
 
 def to_batches(batches: Iterable[Sequence[MessageCase] | AdvanceCase], topics: Sequence[str] | None) -> list[Batch]:
-    """Messages as records: offsets are counted up in each partition, and time goes on by a second for each."""
+    """Messages as records: offsets increase per partition, and time advances by a second for each."""
     made: list[Batch] = []
     clock, ends, used = FIRST_TIME, Counter[tuple[str, int]](), set[tuple[str, int, int]]()
     for batch in batches:
@@ -213,9 +213,7 @@ def to_batches(batches: Iterable[Sequence[MessageCase] | AdvanceCase], topics: S
             at = (topic, message.partition)
             offset = ends[at] if message.offset is None else message.offset
             if (*at, offset) in used:
-                raise DefinitionError(
-                    "CASE_OFFSET_TWICE", f"{topic}[{message.partition}] offset {offset} is there twice"
-                )
+                raise DefinitionError("CASE_OFFSET_TWICE", f"{topic}[{message.partition}] has offset {offset} twice")
             used.add((*at, offset))
             ends[at], clock = max(ends[at], offset + 1), message.time or clock
             rows.append(_record(message, topic, offset, clock))
@@ -240,7 +238,7 @@ def _record(message: MessageCase, topic: str, offset: int, clock: datetime) -> d
 def _compare(case: Case, seen: Output) -> tuple[tuple[TableDiff, ...], tuple[str, ...]]:
     expect = case.expect
     if expect is None:
-        return (), ("nothing is expected yet: --update writes down what is seen",)
+        return (), ("nothing is expected yet: --update records the actual results",)
     how: Any = {"ordered": case.ordered, "exact": case.exact}
     tables = [compare(f"sink {name}", rows, seen.sinks.get(name, []), **how) for name, rows in expect.sinks.items()]
     tables.append(compare("quarantine", expect.quarantine, seen.quarantine, ordered=case.ordered))
@@ -250,7 +248,7 @@ def _compare(case: Case, seen: Output) -> tuple[tuple[TableDiff, ...], tuple[str
         if seen.counts.get(name, 0) != count
     ]
     if expect.error is not None:
-        notes.append(f"expected that the pipeline stops with {expect.error}, and it did not")
+        notes.append(f"expected the pipeline to stop with {expect.error}, but it did not")
     if isinstance(expect.state, tuple):
         tables.append(compare("state", expect.state, seen.state or []))
     elif expect.state is not None and expect.state != len(seen.state or ()):

@@ -39,7 +39,7 @@ def apply_update(file: Path, results: Iterable[CaseResult]) -> list[str]:
 
 
 def expectation(case: Case, seen: Output) -> dict[str, Any]:
-    """What was seen, as `expect` says it."""
+    """The actual results, in the form of `expect`."""
     before = case.expect
     named = before.sinks if before is not None and before.sinks else dict.fromkeys(seen.sinks, ())
     body: dict[str, Any] = {"sinks": {name: _rows(rows, seen.sinks.get(name, [])) for name, rows in named.items()}}
@@ -55,7 +55,7 @@ def expectation(case: Case, seen: Output) -> dict[str, Any]:
 
 
 def _rows(before: Sequence[Row], seen: Sequence[Row], otherwise: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """Output rows with the columns that were named before; with all that count where none were."""
+    """Output rows with the columns named before; by default all that are compared."""
     named = list(dict.fromkeys(name for row in before for name in row)) or otherwise
     return [{name: to_plain(row[name]) for name in named or shown_columns(row) if name in row} for row in seen]
 

@@ -1,1 +1,1 @@
-"""`penstock checkpoint`: the checkpoint as a thing one can look at, keep, mend and put back."""
+"""`penstock checkpoint`: inspect, back up, repair and restore a checkpoint."""

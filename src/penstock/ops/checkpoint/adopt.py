@@ -1,7 +1,7 @@
 """Taking over from a Structured Streaming job that Penstock did not write: its offsets become a new checkpoint's start.
 
-The old checkpoint is only read. Its source must be what the pipeline reads, partition for partition, and its last batch
-must be committed, unless the user says on which side of it to begin.
+The old checkpoint is only read. Its source must match the pipeline's, partition for partition, and its last batch must
+be committed, unless the user chooses whether to repeat it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class AdoptPlan:
     source: str
     """The checkpoint of the other job."""
     after: int | None
-    """Its last batch that counts as done; none where it is taken over before its first."""
+    """Its last batch that counts as done; None if it is taken over before its first."""
     query_id: str
     starts: tuple[Offsets, ...]
     notes: tuple[str, ...]
@@ -61,11 +61,11 @@ def plan_adopt(config: PipelineConfig, source: str, open_batch: OpenBatch | None
     bounds = check_brokers(Cluster(pipeline.settings), pipeline)
     new = _refuse_other_source(starts, bounds, pipeline.subscription.describe())
     refuse_outside(starts, bounds, f"batch {after} ended at" if after is not None else "the job began at")
-    notes = ["the old job must have stopped: from outside nothing shows whether it runs"]
+    notes = ["the old job must have stopped: Penstock cannot see whether it runs"]
     if new:
-        notes.append(f"partitions that the old job had not seen yet are read from their start: {', '.join(new)}")
+        notes.append(f"partitions that the old job has not read yet are read from their start: {', '.join(new)}")
     if pipeline.stateful:
-        notes.append("the steps with state begin with none")
+        notes.append("stateful steps start with empty state")
     return AdoptPlan(config, source, after, str(uuid4()), tuple(by_source(pipeline, starts)), tuple(notes))
 
 
@@ -79,8 +79,8 @@ def apply_adopt(plan: AdoptPlan, open_batch: OpenBatch | None = None) -> None:
         if now != {at: offset for one in plan.starts for at, offset in one.items()}:
             raise TerminalError(
                 "ADOPT_OVERTAKEN",
-                f"checkpoint {plan.source} went on while it was looked at: its job still runs",
-                hint="stop that job, and adopt again",
+                f"checkpoint {plan.source} changed while it was read: its job still runs",
+                hint="stop that job, then adopt again",
             )
         write_fresh(checkpoint_of(config), plan.query_id, plan.starts, {})
 
@@ -93,7 +93,7 @@ def _refuse_used(config: PipelineConfig) -> None:
             "CHECKPOINT_OCCUPIED",
             f"the pipeline's own checkpoint {config.checkpoint} is not fresh",
             context={"last batch begun": own.last_begun(), "files": len(used)},
-            hint="point `checkpoint:` at a folder that is empty or not there",
+            hint="point `checkpoint:` at an empty or new folder",
         )
 
 
@@ -102,27 +102,27 @@ def _last_batch(old: SparkCheckpoint, open_batch: OpenBatch | None) -> int | Non
     if begun is None:
         raise MissingError(
             "ADOPT_NOTHING_THERE",
-            f"{old.path} is not the checkpoint of a job that has begun a batch",
+            f"{old.path} is not the checkpoint of a job that has started a batch",
             context={"query": old.query_id() or "no metadata file", "last batch begun": "none"},
-            hint="name the folder that the job has as its checkpointLocation",
+            hint="use the checkpointLocation of the job",
         )
     if any(name.startswith("state/") for name in old.sizes()):
         raise MissingError(
             "ADOPT_HAS_STATE",
             f"the job of {old.path} keeps state, which cannot be taken over",
             context={"last batch committed": done},
-            hint="let it run out, or begin with empty state at offsets of your choice: penstock checkpoint fork",
+            hint="let it finish, or start with empty state at chosen offsets: penstock checkpoint fork",
         )
     if done is not None and done >= begun:
         return begun
     if open_batch is None:
         raise MissingError(
             "ADOPT_BATCH_OPEN",
-            f"the last batch of {old.path} has begun and is not committed: whether its sink has it is not known",
+            f"the last batch of {old.path} is not committed: it is unknown whether its sink has it",
             context={"last batch begun": begun, "last batch committed": done if done is not None else "none"},
-            hint="the best is to let the old job finish it. Else look into its sink, and say so:\n"
-            "  its rows are not there:  --open-batch again   (begins before it)\n"
-            "  its rows are there:      --open-batch skip    (begins behind it)",
+            hint="it is best to let the old job finish it. Otherwise check its sink:\n"
+            "  the rows are missing:  --open-batch again   (starts before it)\n"
+            "  the rows are there:    --open-batch skip    (starts after it)",
         )
     return begun if open_batch == "skip" else (begun - 1 if begun > 0 else None)
 
@@ -141,7 +141,7 @@ def _kafka_offsets(old: SparkCheckpoint, after: int | None) -> Offsets:
                 "its sources": ", ".join(kinds) or f"none: {name} cannot be read",
                 "can be adopted": "one, of Kafka",
             },
-            hint="give each source a pipeline of its own, with `start:` at the offsets that the job stands at",
+            hint="create a pipeline for each source, with `start:` at the offsets of the job",
         )
     found = old.ends(after) if after is not None else old.initial()
     assert found is not None, "its file was read above"
@@ -165,7 +165,8 @@ def _is_partitions(body: Any) -> bool:
 
 
 def _refuse_other_source(starts: Offsets, bounds: Mapping[TopicPartition, LogBounds], pipeline: str) -> list[str]:
-    """Raise where the two do not read the same; else the partitions that came after the job's last batch."""
+    """Raise if the two read different partitions; otherwise return the partitions that are newer than the job's last
+    batch."""
     theirs, ours = {at.topic for at in starts}, {at.topic for at in bounds}
     gone = sorted(starts.keys() - bounds.keys())
     new = sorted(bounds.keys() - starts.keys())
@@ -184,5 +185,5 @@ def _other(theirs: set[str], ours: set[str], pipeline: str, partitions: list[Top
         "ADOPT_OTHER_TOPICS",
         "the old job and the pipeline do not read the same partitions",
         context=context,
-        hint="make source.topics (or assign) the same as the job's; what it left out would else be read from its start",
+        hint="set source.topics (or assign) to those of the job; other topics would be read from their start",
     )

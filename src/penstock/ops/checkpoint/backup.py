@@ -1,4 +1,4 @@
-"""Copies of a checkpoint: where they go, which there are, and one more."""
+"""Backups of a checkpoint: their location, the list, and creating one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class BackupPlan:
     checkpoint: str
     place: str
     batch: int | None
-    """The newest committed batch; none where there is nothing to copy yet."""
+    """The newest committed batch; None if there is nothing to copy yet."""
     files: int
     keep: int | None
     removes: tuple[str, ...]
@@ -64,6 +64,7 @@ def newest_backup(config: PipelineConfig) -> Backup:
             "BACKUP_MISSING",
             f"there is no backup of checkpoint {config.checkpoint}",
             context={"looked in": backup_place_of(config)},
-            hint="name one with --from; to have some: penstock checkpoint backup FILE, or `checkpoint_backup:` in it",
+            hint="choose one with --from; to create one: penstock checkpoint backup FILE, or `checkpoint_backup:` "
+            "in it",
         )
     return found

@@ -1,8 +1,8 @@
-"""A new checkpoint that begins where the user says; the old one stays as it is.
+"""A new checkpoint that starts at chosen offsets; the old one is not changed.
 
-Without state the new one has only the offsets at which its first batch begins. With state it is a copy up to a batch,
-and continues after it. Either has a query id of its own: to the sinks it is another run. How a new checkpoint is
-started at given offsets, compared with the log and written as Spark would have, is here too.
+Without state, the new one has only the start offsets of its first batch. With state it is a copy up to a batch, and
+continues after it. Either has its own query id: to the sinks it is another run. How a new checkpoint is started at
+given offsets, compared with the log and written as Spark would have, is here too.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ class ForkPlan:
 
     pipeline: str
     source: str
-    """The checkpoint that it comes from."""
+    """The original checkpoint."""
     to: str
     query_id: str
     origin: str
-    """Where it begins, in words."""
+    """Where it starts, for people."""
     starts: tuple[Offsets, ...]
-    """Where each source begins."""
+    """Where each source starts."""
     batch: int | None
-    """With state: the batch up to which the old checkpoint is copied."""
+    """With state: the last batch to copy from the old checkpoint."""
     topic_ids: dict[str, str]
     sinks: tuple[str, ...]
-    """What a run with it will find in the sinks."""
+    """What a run with it finds in the sinks."""
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`."""
@@ -67,7 +67,7 @@ class ForkPlan:
 
 
 def plan_fork(config: PipelineConfig, to: str, at: int | None = None, offsets: str | None = None) -> ForkPlan:
-    """Find where the new checkpoint begins, and compare that with the log and the sinks."""
+    """Find the start of the new checkpoint, and compare it with the log and the sinks."""
     pipeline, checkpoint = build(config), checkpoint_of(config)
     refuse_occupied(to, "--to", checkpoint.storage)
     cluster = Cluster(pipeline.settings)
@@ -78,7 +78,7 @@ def plan_fork(config: PipelineConfig, to: str, at: int | None = None, offsets: s
         refuse_outside(starts, bounds, "asked for")
     else:
         batch = _batch(checkpoint, at)
-        starts, origin = checkpoint.ends(batch), f"behind batch {batch} of {config.checkpoint}"
+        starts, origin = checkpoint.ends(batch), f"after batch {batch} of {config.checkpoint}"
         _refuse_recreated(checkpoint, cluster, starts)
         refuse_outside(starts, bounds, f"batch {batch} ended at")
         if pipeline.stateful:
@@ -121,7 +121,7 @@ def _batch(checkpoint: SparkCheckpoint, asked: int | None) -> int:
             "BATCH_MISSING",
             f"checkpoint {checkpoint.path} has no committed batch {asked if asked is not None else ''}".rstrip(),
             context={"last batch committed": done if done is not None else "none"},
-            hint="say where to begin instead: --offsets earliest",
+            hint="set the start instead: --offsets earliest",
         )
     return done if asked is None else asked
 
@@ -132,9 +132,9 @@ def _refuse_recreated(checkpoint: SparkCheckpoint, cluster: Cluster, starts: Off
     if recreated:
         raise MissingError(
             "TOPIC_RECREATED",
-            f"the offsets of {checkpoint.path} belong to topics that have been created again since",
+            f"the offsets of {checkpoint.path} belong to topics that were re-created since",
             context={topic: f"was {noted[topic]}, is {now[topic]}" for topic in sorted(recreated)},
-            hint="say where to begin in the new one: --offsets earliest",
+            hint="set the start in the new one: --offsets earliest",
         )
 
 
@@ -143,9 +143,9 @@ def _refuse_without_state(checkpoint: SparkCheckpoint, batch: int) -> None:
     if missing:
         raise TerminalError(
             "BATCH_STATE_GONE",
-            f"checkpoint {checkpoint.path} no longer has all that batch {batch} left",
+            f"checkpoint {checkpoint.path} no longer has all files of batch {batch}",
             context={"missing": ", ".join(missing[:8])},
-            hint="Spark keeps the last 100 batches; take a later one, or a backup",
+            hint="Spark keeps the last 100 batches; use a later one, or a backup",
         )
 
 
@@ -156,19 +156,19 @@ def _meeting(pipeline: Pipeline, starts: Offsets, found: Sequence[Standing]) -> 
         if one.sparse:
             continue
         if one.guarantee is Guarantee.AT_LEAST_ONCE:
-            lines.append(f"sink {one.sink} keeps no token: it gets whatever is read")
+            lines.append(f"sink {one.sink} stores no token: it gets every record that is read")
         elif one.error is not None:
-            lines.append(f"sink {one.sink} cannot be asked: {one.error}")
+            lines.append(f"the position of sink {one.sink} cannot be read: {one.error}")
         elif one.token is None:
-            lines.append(f"sink {one.sink} holds no batch of this pipeline: a run begins to write there")
+            lines.append(f"sink {one.sink} has no batch of this pipeline: a run writes to it from the start")
         elif pipeline.stateful or any(starts.get(at) != end for at, end in one.token.ends.items()):
             lines.append(
-                f"sink {one.sink} holds batch {one.token.batch_id} of another checkpoint"
-                f"{_difference(starts, one.token.ends)}: a run stops with SINK_HOLDS_OTHER_RUN; give the sink another "
+                f"sink {one.sink} has batch {one.token.batch_id} of another checkpoint"
+                f"{_difference(starts, one.token.ends)}: a run stops with SINK_HOLDS_OTHER_RUN; use another "
                 "table, or read again with --accept-duplicates"
             )
         else:
-            lines.append(f"sink {one.sink} ends exactly there: a run goes on without a gap")
+            lines.append(f"sink {one.sink} ends exactly there: a run continues without a gap")
     return tuple(lines)
 
 
@@ -176,7 +176,7 @@ def _difference(starts: Offsets, ends: Offsets) -> str:
     again = sum(max(0, end - starts[at]) for at, end in ends.items() if at in starts)
     never = sum(max(0, starts[at] - end) for at, end in ends.items() if at in starts)
     parts = [f"{again:,} of its offsets would be read again"] if again else []
-    parts += [f"{never:,} offsets behind it would never be read"] if never else []
+    parts += [f"{never:,} offsets after it would never be read"] if never else []
     return f" ({', '.join(parts)})" if parts else ""
 
 
@@ -190,27 +190,27 @@ def parse_offsets(spec: str, bounds: Mapping[TopicPartition, LogBounds], cluster
         lacking, unknown = sorted(bounds.keys() - offsets.keys()), sorted(offsets.keys() - bounds.keys())
         raise MissingError(
             "OFFSETS_INCOMPLETE",
-            "--offsets must name every partition that the pipeline reads, and no other",
+            "--offsets must list every partition that the pipeline reads, and no other",
             context={"not named": some(lacking) or "none", "not read": some(unknown) or "none"},
         )
     return offsets
 
 
 def refuse_outside(offsets: Offsets, bounds: Mapping[TopicPartition, LogBounds], what: str) -> None:
-    """Raise where the log no longer has, or does not have yet, what would be read first."""
+    """Raise if the start offsets are not in the log, or not yet."""
     outside = {
         str(at): f"{what} {offset}, the log holds {bounds[at].start}-{bounds[at].end}"
         if at in bounds
-        else f"{what} {offset}, and there is no such partition"
+        else f"{what} {offset}, but the partition does not exist"
         for at, offset in sorted(offsets.items())
         if at not in bounds or not bounds[at].start <= offset <= bounds[at].end
     }
     if outside:
         raise MissingError(
             "OFFSETS_OUTSIDE_LOG",
-            f"{len(outside)} of {len(offsets)} offsets are not in the log: expired, or the topic was created again",
+            f"{len(outside)} of {len(offsets)} offsets are not in the log: expired, or the topic was re-created",
             context=dict(list(outside.items())[:8]),
-            hint="nothing was written; to go on from what there is, begin at the log's own start: --offsets earliest",
+            hint="nothing was written; to continue with the available records: --offsets earliest",
         )
 
 
@@ -224,7 +224,7 @@ def by_source(pipeline: Pipeline, offsets: Offsets) -> list[Offsets]:
 
 
 def starts_json(starts: Iterable[Offsets]) -> list[dict[str, Any]]:
-    """For `--json`: where each partition of each source begins."""
+    """For `--json`: the start of each partition of each source."""
     return [
         {"topic": at.topic, "partition": at.partition, "offset": offset}
         for one in starts
@@ -235,7 +235,7 @@ def starts_json(starts: Iterable[Offsets]) -> list[dict[str, Any]]:
 def write_fresh(
     checkpoint: SparkCheckpoint, query_id: str, starts: Sequence[Offsets], topic_ids: dict[str, str]
 ) -> None:
-    """A checkpoint whose first batch begins at `starts`, one a source; Spark's metadata file is written last."""
+    """A checkpoint whose first batch starts at `starts`, one per source; Spark's metadata file is written last."""
     checkpoint.put_initial(starts)
     if topic_ids:
         checkpoint.note_topic_ids(topic_ids)
@@ -260,7 +260,7 @@ def put_in_place(path: str, write: Callable[[str], None], storage: Storage = Sto
 
 
 def refuse_occupied(path: str, option: str, storage: Storage = Storage()) -> None:
-    """Raise where a folder that must be empty is not."""
+    """Raise if a folder that must be empty is not."""
     filesystem, root = storage.filesystem(path)
     try:
         there = [str(found).rsplit("/", 1)[-1] for found in filesystem.ls(root, detail=False)]
@@ -271,5 +271,5 @@ def refuse_occupied(path: str, option: str, storage: Storage = Storage()) -> Non
             "CHECKPOINT_OCCUPIED",
             f"{option} {path} is not empty",
             context={"found": ", ".join(sorted(there)[:8])},
-            hint="name a folder that is empty or not there: nothing is ever written over a checkpoint",
+            hint="use an empty or new folder: checkpoints are never overwritten",
         )

@@ -1,8 +1,8 @@
-"""What is wrong with a checkpoint, and the repair of a damaged one, as far as that is provably safe.
+"""Findings on a checkpoint, and the repair of a damaged one if that is provably safe.
 
-Verifying names every finding, with the way out of it. What a repair must not touch is left as it is, and why is said.
-What is there is copied first. A note stays in the checkpoint from the first change to the last: a run refuses to start
-meanwhile, and a repair that was interrupted is started again.
+Verification lists every finding, with its remedy. What a repair must not touch is left unchanged, with the reason. The
+old files are copied first. A note stays in the checkpoint from the first change to the last: a run refuses to start
+until then, and an interrupted repair can be restarted.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class RepairPlan:
     changes: tuple[Change, ...]
     refused: tuple[NotRepaired, ...]
     findings: tuple[Finding, ...]
-    """Of the files and the sinks, before anything is changed."""
+    """Findings on files and sinks, before any change."""
     live: str | None = None
-    """Who runs on the checkpoint now, which a repair does not touch then."""
+    """Who runs on the checkpoint now; it is not repaired then."""
     backup: str | None = None
-    """Where what was there is kept; known when it is done."""
+    """Where the old files are kept; known when done."""
     left: tuple[Finding, ...] = ()
-    """What still blocks a run when it is done."""
+    """What still blocks a run afterwards."""
 
     @property
     def done(self) -> bool:
@@ -84,7 +84,7 @@ def apply_repair(plan: RepairPlan, progress: Progress = lambda done, total: None
         if now.changes != plan.changes:
             raise MissingError(
                 "CHECKPOINT_MOVED",
-                f"checkpoint {config.checkpoint} is not what it was when the repair was planned",
+                f"checkpoint {config.checkpoint} has changed since the repair was planned",
                 hint="nothing was changed; plan it again: penstock checkpoint repair FILE --dry-run",
             )
         if not now.changes:
@@ -92,7 +92,7 @@ def apply_repair(plan: RepairPlan, progress: Progress = lambda done, total: None
         saved = save_aside(checkpoint, backup_place_of(config), config.name, progress)
         assert saved is not None, "a checkpoint that has something to change has files"
         begun = datetime.now(UTC).isoformat(timespec="seconds")
-        with checkpoint.restoring(f"repair at {begun}; what was there is kept in {saved.path}"):
+        with checkpoint.restoring(f"repair at {begun}; the old files are kept in {saved.path}"):
             for change in now.changes:
                 _make(checkpoint, change)
         left = tuple(one for one in own_findings(take_snapshot(config, brokers=None)) if one.blocks)
@@ -100,7 +100,7 @@ def apply_repair(plan: RepairPlan, progress: Progress = lambda done, total: None
 
 
 def own_findings(snapshot: Snapshot) -> list[Finding]:
-    """What is wrong with the files, and where the sinks contradict them."""
+    """Problems of the files, and contradictions with the sinks."""
     former = snapshot.former if snapshot.files.begun is not None else ()  # of a fresh checkpoint: `Snapshot.foreign`
     return [*snapshot.file_findings, *snapshot.sink_findings(snapshot.standings, former)]
 
@@ -128,7 +128,7 @@ class Verification:
     pipeline: str
     checkpoint: str
     state: str
-    """How far the checkpoint is, in words."""
+    """The progress of the checkpoint, for people."""
     findings: tuple[Finding, ...]
 
     @property
@@ -154,7 +154,7 @@ def verify_checkpoint(snapshot: Snapshot) -> Verification:
 
 
 def _with_way(finding: Finding, repair: RepairPlan, backups: int) -> Finding:
-    """Whether a repair is the way out, and whether there is a backup, is known here: only what works is said."""
+    """Whether a repair or a backup can help is known here: only hints that work are given."""
     lines = finding.way_out.splitlines()
     if REPAIR in lines:
         refused = [one.why for one in repair.refused if one.code == finding.code]
@@ -166,10 +166,10 @@ def _with_way(finding: Finding, repair: RepairPlan, backups: int) -> Finding:
 
 
 def broker_findings(snapshot: Snapshot) -> list[Finding]:
-    """Where the brokers contradict the checkpoint."""
+    """Contradictions between the brokers and the checkpoint."""
     brokers, loss = snapshot.brokers, snapshot.config.source.on_data_loss
     if brokers.error is not None:
-        means = "Offsets and topics could not be held against the brokers. The rest was looked at."
+        means = "Offsets and topics could not be checked against the brokers. Everything else was checked."
         return [from_error(brokers.error, means=means)]
     assert brokers.bounds is not None
     begun, batch = snapshot.files.begun, snapshot.open_batch
@@ -194,7 +194,7 @@ def broker_findings(snapshot: Snapshot) -> list[Finding]:
 def _describe(snapshot: Snapshot) -> str:
     files = snapshot.files
     if files.begun is None and files.committed is None:
-        return "fresh: no batch has begun"
+        return "fresh: no batch has started"
     text = describe_batches(files.begun, files.committed)
     if files.newest != files.begun:
         text = f"{text}; a run repeats the batches to {files.newest}, for the state"

@@ -1,8 +1,8 @@
-"""Which damages of a checkpoint can be repaired, and by which changes: each only where it is provably safe. Pure.
+"""Which damages of a checkpoint can be repaired, and by which changes, only if provably safe. Pure.
 
-The sinks are the witnesses: the token of a batch says where each partition of it began and ended. A batch whose offsets
-are rebuilt from a token is run again by Spark with exactly these, and a sink that has it calls it seen. Where no sink
-has anything of a batch, the batch never was. State has no witness, so what it hangs on is not rebuilt.
+The sinks are the evidence: the token of a batch has the start and end of each of its partitions. A batch whose offsets
+are rebuilt from a token is repeated by Spark with exactly these, and a sink that has it skips it. If no sink has rows
+of a batch, the batch never happened. There is no evidence for state, so files that it depends on are not rebuilt.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Change:
     why: str
     ends: Offsets = field(default_factory=dict)
     like: int | None = None
-    """The batch whose settings a rebuilt file takes over."""
+    """The batch whose settings are copied into a rebuilt file."""
     query_id: str | None = None
     """For the metadata; none for a new one."""
 
@@ -42,7 +42,7 @@ class Change:
 
 @dataclass(frozen=True)
 class NotRepaired:
-    """A damage that is left as it is, and why."""
+    """A damage that is not repaired, and why."""
 
     code: str
     """That of the finding."""
@@ -76,9 +76,9 @@ class RepairRules:
         """What to change, in an order in which every change may be the last; and what not, and why."""
         files = self._files
         if files.restoring is not None and not files.restoring.startswith("repair"):
-            return [NotRepaired("RESTORE_UNFINISHED", f"it was begun by: {files.restoring}; let that finish")]
+            return [NotRepaired("RESTORE_UNFINISHED", f"it was started by: {files.restoring}; let that finish")]
         steps: list[RepairStep] = [
-            Change("remove", name, "left over from a write that did not finish") for name in files.strays
+            Change("remove", name, "left over from an interrupted write") for name in files.strays
         ]
         tail = [*self._tail()]
         steps += tail
@@ -88,11 +88,11 @@ class RepairRules:
         # The query id comes last: without it there is no checkpoint, and no run begins.
         steps += self._metadata()
         if files.restoring is not None:
-            steps.append(Change("remove", RESTORING, "the repair that was begun is done"))
+            steps.append(Change("remove", RESTORING, "the repair that was started is done"))
         return steps
 
     def _witnessed_query(self) -> str | None:
-        """The query of the sinks' tokens, where they all are of one."""
+        """The query of the sinks' tokens, if they agree."""
         ids = {token.query_id for one in self._exact if (token := one.newest) is not None and not one.sparse}
         return ids.pop() if len(ids) == 1 else None
 
@@ -105,16 +105,16 @@ class RepairRules:
         elif files.begun is None and files.committed is None:
             return
         if self._unknown:
-            yield NotRepaired(code, f"sink {self._unknown} cannot be asked for the query id")
+            yield NotRepaired(code, f"the query id of sink {self._unknown} cannot be read")
         elif all(one.newest is None for one in self._exact):
             if files.begun is None or files.committed in (None, files.begun):
-                yield Change("write metadata", "metadata", "no sink holds a batch of any query: a new id harms nothing")
+                yield Change("write metadata", "metadata", "no sink has a batch of any query: a new id is safe")
             else:
-                yield NotRepaired(code, "a batch is open, and no sink says of which query it is")
+                yield NotRepaired(code, "a batch is open, and no sink has its query id")
         elif self._query_id is None:
-            yield NotRepaired(code, "the sinks do not tell of one query whose newest batch the checkpoint has too")
+            yield NotRepaired(code, "the sinks have no common query whose newest batch is also in the checkpoint")
         else:
-            why = f"the query id in the sinks' tokens; batch {self._newest} has the same offsets here and there"
+            why = f"the query id in the sinks' tokens; batch {self._newest} has the same offsets in both"
             yield Change("write metadata", "metadata", why, query_id=self._query_id)
 
     def _confirms_offsets(self) -> bool:
@@ -134,7 +134,7 @@ class RepairRules:
         if code is None:
             return
         if self._unknown:
-            yield NotRepaired(code, f"sink {self._unknown} cannot be asked which batch it holds")
+            yield NotRepaired(code, f"the position of sink {self._unknown} cannot be read")
             return
         if self._query_id is None and any(one.newest is not None for one in self._exact):
             yield NotRepaired(code, "without the query id the sinks' tokens prove nothing")
@@ -150,7 +150,7 @@ class RepairRules:
                 yield _forget(begun)
             else:
                 yield NotRepaired(
-                    code, "the steps keep state, and which version of it belongs to what is rebuilt is not proved"
+                    code, "the steps keep state, and the state version for the rebuilt files cannot be proved"
                 )
             return
         target = begun
@@ -189,7 +189,7 @@ class RepairRules:
         return None
 
     def _lacks_partitions(self, batch: int) -> bool:
-        """Whether a batch leaves out partitions that the one before it had."""
+        """Whether a batch lacks partitions of the previous one."""
         here, before = self._files.ends(batch), self._files.ends(batch - 1)
         return here is not None and before is not None and not before.keys() <= here.keys()
 
@@ -205,7 +205,7 @@ class RepairRules:
     def _rebuilt(self, code: str, target: int | None, dropped: Sequence[RepairStep]) -> Iterator[RepairStep]:
         files, done = self._files, self._files.committed
         if done is not None and (target is None or done > target):
-            yield NotRepaired(code, f"batch {done} is committed, and no sink says which offsets it had")
+            yield NotRepaired(code, f"batch {done} is committed, and no sink has its offsets")
             return
         if target is None:
             yield from dropped
@@ -223,10 +223,10 @@ class RepairRules:
             here = files.ends(batch)
             differs = here is not None and batch == self._newest and here != known[batch]
             if differs and done is not None and done >= batch:
-                yield NotRepaired(code, f"the sinks hold batch {batch} with other offsets, and it is committed")
+                yield NotRepaired(code, f"the sinks have batch {batch} with other offsets, and it is committed")
                 return
             if here is None and batch not in known:
-                yield NotRepaired(code, f"no sink says where batch {batch} ended")
+                yield NotRepaired(code, f"no sink has the end of batch {batch}")
                 return
             if here is None or differs:
                 why = f"as the sinks' token of batch {self._newest} has it"
@@ -234,17 +234,17 @@ class RepairRules:
         newest = self._token(target)
         before = files.ends(target - 1)
         if newest is not None and before is not None and not _follows(before, newest):
-            yield NotRepaired(code, f"batch {target} of the sinks does not begin where batch {target - 1} ended")
+            yield NotRepaired(code, f"batch {target} of the sinks does not start where batch {target - 1} ended")
             return
         if target == 0 and done is None and not any(file.problem is None for file in files.sources.values()):
             if newest is None:
-                yield NotRepaired(code, "no sink says where batch 0 began")
+                yield NotRepaired(code, "no sink has the start of batch 0")
                 return
-            yield Change("write start", "sources/0/0", "where the sinks' token of batch 0 begins", newest.starts)
+            yield Change("write start", "sources/0/0", "where the sinks' token of batch 0 starts", newest.starts)
         if target - 1 not in files.commits and target not in files.commits and target > (done or 0) + 1:
             writes.append(Change("write commit", f"commits/{target - 1}", "every sink is past it"))
         if code == "SINK_TOKEN_MISMATCH" and not writes:
-            yield NotRepaired(code, "a sink holds a batch that is committed with other offsets")
+            yield NotRepaired(code, "a sink has a batch that is committed with other offsets")
         yield from writes
         yield from dropped
 
@@ -255,9 +255,11 @@ class RepairRules:
             return {}
         for token in self._held:
             if token.batch_id == newest.batch_id and token.ranges != newest.ranges:
-                return NotRepaired("", f"the sinks hold batch {newest.batch_id} with different offsets")
+                return NotRepaired("", f"the sinks have batch {newest.batch_id} with different offsets")
             if token.batch_id == newest.batch_id - 1 and not _follows(token.ends, newest):
-                return NotRepaired("", f"batches {token.batch_id} and {newest.batch_id} of the sinks do not join")
+                return NotRepaired(
+                    "", f"batches {token.batch_id} and {newest.batch_id} of the sinks are not contiguous"
+                )
         found = {newest.batch_id: newest.ends}
         return found | ({newest.batch_id - 1: newest.starts} if newest.batch_id > 0 else {})
 
@@ -283,7 +285,7 @@ class RepairRules:
             if missing:
                 yield NotRepaired("CHECKPOINT_FILE_BROKEN", f"the state before batch {batch} is missing: {missing[0]}")
                 return
-            why = f"Spark runs batch {batch} again with exactly its offsets, and the sinks that have it call it seen"
+            why = f"Spark repeats batch {batch} with exactly its offsets, and the sinks that have it skip it"
             yield Change("remove", f"commits/{batch}", why if batch == target else "Spark does not need it")
 
     def _checksums(self) -> Iterator[RepairStep]:
@@ -292,14 +294,14 @@ class RepairRules:
             if file.problem is not None or file.checksum in ("none", "right"):
                 continue
             if file.checksum == "unreadable":
-                yield Change("remove checksum", file.name, "the checksum is damaged, and the file is intact")
+                yield Change("remove checksum", file.name, "the checksum is damaged, but the file is intact")
             elif file.name in wanted and self._confirmed(file):
                 yield Change("remove checksum", file.name, "the sinks' tokens say the same as the file")
             elif file.name in wanted:
-                yield NotRepaired("CHECKPOINT_CHECKSUM_WRONG", f"no sink says whether {file.name} is right")
+                yield NotRepaired("CHECKPOINT_CHECKSUM_WRONG", f"no sink shows whether {file.name} is correct")
 
     def _confirmed(self, file: LogFile) -> bool:
-        """Whether the sinks bear out what a file says."""
+        """Whether the sinks confirm the contents of a file."""
         folder = file.name.partition("/")[0]
         if folder == "metadata":
             return bool(self._held)
@@ -325,10 +327,11 @@ def _newest_after(files: CheckpointFiles, steps: Sequence[RepairStep]) -> int | 
 
 
 def _forget(batch: int) -> Change:
-    why = f"no sink has anything of batch {batch}: Spark begins it anew"
+    why = f"no sink has rows of batch {batch}: Spark starts it again"
     return Change("remove", f"offsets/{batch}", why)
 
 
 def _follows(before: Offsets, token: BatchToken) -> bool:
-    """Whether a batch begins where the one before ended. New partitions begin at 0, and so do logs that moved back."""
+    """Whether a batch starts where the previous one ended. New partitions start at 0, and so do logs that
+    moved back."""
     return all(start in (before.get(at, 0), 0) for at, start in token.starts.items())

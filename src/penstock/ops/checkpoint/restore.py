@@ -1,8 +1,8 @@
-"""A checkpoint restored from a copy, and brought into agreement with what the sinks hold: no row lost or duplicated.
+"""Restores a checkpoint from a backup and reconciles it with the sinks: no row lost or duplicated.
 
-The copy is checked before anything is touched, and what is there is saved first. A note stays in the checkpoint from
-the first change to the last; a run refuses to start meanwhile, and the restore can be started again. The query id comes
-last: without it there is no checkpoint.
+The backup is checked before any change, and the old files are saved first. A note stays in the checkpoint from the
+first change to the last; a run refuses to start until then, and the restore can be restarted. The query id comes last:
+without it there is no checkpoint.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from penstock.ops.checkpoint.backup import backups_there, newest_backup
 from penstock.preflight.loss import ranges_of_batch
 from penstock.preflight.standings import Standing, standings
 
-_SAVED = "what was there is in "
+_SAVED = "the old files are in "
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class RestorePlan:
     config: PipelineConfig
     backup: Backup
     present: str
-    """What is in the checkpoint now, in words."""
+    """What is in the checkpoint now, for people."""
     reconciled: Reconciled
     saved: str | None = None
-    """Where what was there is kept; known when it is done, or from a restore that was interrupted."""
+    """Where the old files are kept; known when done, or from an interrupted restore."""
 
     @property
     def checkpoint(self) -> str:
@@ -79,7 +79,7 @@ def plan_restore(
 
 
 def apply_restore(plan: RestorePlan, progress: Progress = lambda done, total: None) -> RestorePlan:
-    """Restore, under the checkpoint's lock. The sinks are asked again first. The plan as it was carried out."""
+    """Restore, under the checkpoint's lock. The sinks are read again first. Returns the executed plan."""
     config, checkpoint = plan.config, checkpoint_of(plan.config)
     with checkpoint_lock(checkpoint.path, checkpoint.storage):
         plan = _planned(config, plan.backup)
@@ -103,7 +103,7 @@ def _planned(config: PipelineConfig, backup: Backup) -> RestorePlan:
     if backup.pipeline != config.name or batch is None or query_id is None:
         raise TerminalError(
             "BACKUP_UNUSABLE",
-            f"backup {backup.path} is not one that pipeline {config.name} can go on from",
+            f"backup {backup.path} cannot be used by pipeline {config.name}",
             context={"of pipeline": backup.pipeline, "query": query_id, "last batch committed": batch},
             hint="choose another one: penstock checkpoint backup FILE --list",
         )
@@ -185,7 +185,7 @@ def _as_it_was(before: SparkCheckpoint, token: BatchToken) -> str | None:
 
 
 def _saved_before(checkpoint: SparkCheckpoint) -> str | None:
-    """Where a restore that was interrupted has saved what was there before it."""
+    """Where an interrupted restore has saved the old files."""
     try:
         lines = (checkpoint.text(RESTORING) or "").splitlines()
         saved = next((line.removeprefix(_SAVED) for line in lines if line.startswith(_SAVED)), None)
@@ -195,7 +195,7 @@ def _saved_before(checkpoint: SparkCheckpoint) -> str | None:
 
 
 def _later_batches(config: PipelineConfig, saved: str | None, at: CheckpointPlace) -> dict[int, Offsets]:
-    """Where the batches after the backup ended, as the checkpoint that is replaced and newer backups still have it."""
+    """Where the batches after the backup ended, from the replaced checkpoint and newer backups."""
     known: dict[int, Offsets] = {}
     newer = [one.path for one in backups_there(config) if one.query_id == at.query_id]
     for path in (*newer, config.checkpoint, *((saved,) if saved is not None else ())):
@@ -244,28 +244,26 @@ class CheckpointPlace:
 
 @dataclass(frozen=True)
 class Reconciled:
-    """What has to be written so that the checkpoint agrees with the sinks."""
+    """What must be written so that the checkpoint agrees with the sinks."""
 
     forward: BatchToken | None = None
-    """The batch that the checkpoint is brought forward to; None where it agrees as it is."""
+    """The batch that the checkpoint is advanced to; None if it already agrees."""
     done: bool = True
-    """Whether every sink has that batch; else Spark is to run it again."""
+    """Whether every sink has that batch; otherwise Spark repeats it."""
     again: tuple[BatchToken, ...] = ()
-    """With state: the batches to run again, one by one, with exactly their offsets. The sinks have most of them."""
+    """With state: the batches to repeat, one by one, with exactly their offsets. The sinks have most of them."""
     notes: tuple[str, ...] = ()
 
     @property
     def next_batch(self) -> str:
         """What a run does first, in words."""
         if self.again:
-            return f"batches {self.again[0].batch_id} to {self.again[-1].batch_id} are run again for their state"
+            return f"batches {self.again[0].batch_id} to {self.again[-1].batch_id} are repeated to rebuild the state"
         if self.forward is None:
-            return "the sinks and the checkpoint agree: a run goes on from there"
+            return "the sinks and the checkpoint agree: a run continues from there"
         if self.done:
-            return f"brought forward to batch {self.forward.batch_id}, which every sink holds"
-        return (
-            f"brought forward to batch {self.forward.batch_id}, which a run carries out again: not every sink holds it"
-        )
+            return f"advanced to batch {self.forward.batch_id}, which every sink has"
+        return f"advanced to batch {self.forward.batch_id}, which a run repeats: not every sink has it"
 
 
 def reconcile(
@@ -281,7 +279,7 @@ def reconcile(
     targets = {s.sink: s.token for s in exact if s.token is not None and not s.sparse}
     foreign = {name: token for name, token in targets.items() if token.query_id != at.query_id}
     if foreign:
-        raise _disagree("SINK_HOLDS_OTHER_RUN", "a sink was carried on from another checkpoint", at, foreign, _FRESH)
+        raise _disagree("SINK_HOLDS_OTHER_RUN", "a sink was continued from another checkpoint", at, foreign, _FRESH)
     # The newest batch may have begun in a torn sink, or in one that has no commit for most batches.
     partial = {s.sink: s.newest for s in exact if s.newest is not None and (s.sparse or s.begun is not None)}
     partial = {name: token for name, token in partial.items() if token.query_id == at.query_id}
@@ -307,14 +305,14 @@ def reconcile(
 
 
 _FRESH = (
-    "nothing was changed. To go on where the table ends, point `checkpoint:` at an empty folder and run\n"
+    "nothing was changed. To continue where the table ends, point `checkpoint:` at an empty folder and run\n"
     "  penstock run FILE --resume-from-table"
 )
 _OLDER = (
-    "nothing was changed. Was the table put back too? Restore a backup that is not newer than the table:\n"
+    "nothing was changed. Was the table restored too? Restore a backup that is not newer than the table:\n"
     "  penstock checkpoint backup FILE --list, then penstock checkpoint restore FILE --from BACKUP"
 )
-_VERIFY = "nothing was changed; penstock checkpoint verify FILE tells how each stands"
+_VERIFY = "nothing was changed; penstock checkpoint verify FILE shows the state of each"
 
 
 def _newest(at: CheckpointPlace, batch: int, tokens: Sequence[tuple[str, BatchToken]]) -> BatchToken:
@@ -322,7 +320,7 @@ def _newest(at: CheckpointPlace, batch: int, tokens: Sequence[tuple[str, BatchTo
     holders = {name: token for name, token in tokens if token.batch_id == batch}
     first = next(iter(holders.values()))
     if any(token.ranges != first.ranges for token in holders.values()):
-        raise _disagree("SINK_TOKEN_MISMATCH", f"the sinks hold batch {batch} with other offsets", at, holders, _FRESH)
+        raise _disagree("SINK_TOKEN_MISMATCH", f"the sinks have batch {batch} with other offsets", at, holders, _FRESH)
     before = [(name, token) for name, token in tokens if token.batch_id == batch - 1]
     ends = [token.ends for _, token in before] + ([at.ends] if batch - 1 == at.batch else [])
     # Partitions that are new in the batch begin at 0; where a log moved back, the batch begins there too.
@@ -339,10 +337,10 @@ def _again(at: CheckpointPlace, last: BatchToken, known: Mapping[int, Offsets]) 
         if batch not in known:
             raise TerminalError(
                 "RESTORE_STATE_BEHIND",
-                f"the state in the backup is that of batch {at.batch}, and the offsets of batch {batch} are not known",
+                f"the state in the backup is that of batch {at.batch}, but the offsets of batch {batch} are unknown",
                 context={"backup": _place(at), "sinks": f"batch {last.batch_id}, {last.describe_ranges()}"},
-                hint="nothing was changed. State cannot be brought forward without running each batch again; take a "
-                "newer backup, or start afresh: a new checkpoint and new tables",
+                hint="nothing was changed. State cannot be advanced without repeating each batch; use a newer "
+                "backup, or start over with a new checkpoint and new tables",
             )
         tokens.append(BatchToken(at.pipeline, at.query_id, batch, ranges_of_batch(starts, known[batch]).ranges))
         starts = known[batch]
@@ -354,9 +352,9 @@ def _refuse_unknown(standings: Sequence[Standing]) -> None:
     if unknown:
         raise MissingError(
             "SINK_UNREACHABLE",
-            "a sink cannot be asked which batch it holds, and without that the checkpoint must not go back",
+            "the position of a sink cannot be read, and without it the checkpoint must not be set back",
             context=unknown,
-            hint="nothing was changed; try again when it can be reached",
+            hint="nothing was changed; retry when the sink is reachable",
         )
 
 
@@ -364,9 +362,9 @@ def _notes(standings: Sequence[Standing]) -> tuple[str, ...]:
     found = []
     for one in standings:
         if one.guarantee is Guarantee.AT_LEAST_ONCE:
-            found.append(f"sink {one.sink} keeps no token: it may get rows again that it has")
+            found.append(f"sink {one.sink} stores no token: it may get duplicate rows")
         elif one.newest is None and not one.sparse:
-            found.append(f"sink {one.sink} holds no batch of this pipeline: it gets the rows from here on")
+            found.append(f"sink {one.sink} has no batch of this pipeline: it gets rows from here on")
     return tuple(found)
 
 

@@ -1,6 +1,6 @@
 """What is in a checkpoint: batches, offsets with their lag, watermark, state, and what each sink's own token says.
 
-Nothing is written and no JVM is needed. Brokers or sinks that are unreachable are shown as such.
+Read-only, no JVM. Unreachable brokers or sinks are shown as such.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.preflight.standings import Standing
 
 @dataclass(frozen=True)
 class ShownPartition:
-    """One partition: how far it is committed, where the open batch ends, and the log."""
+    """One partition: its committed offset, the end of the open batch, and the log."""
 
     topic: str
     partition: int
@@ -30,14 +30,14 @@ class ShownPartition:
 
     @property
     def lag(self) -> int | None:
-        """The offsets that are not committed yet; none where the brokers or the checkpoint do not say."""
+        """The number of uncommitted offsets; None if the brokers or the checkpoint are unknown."""
         at = self.committed
         return None if at is None or self.log_end is None else lag_of(self.log_end, at)
 
 
 @dataclass(frozen=True)
 class ShownSink:
-    """What one sink's own token says, and whether the checkpoint says so too."""
+    """The token of a sink, and whether the checkpoint agrees."""
 
     name: str
     guarantee: str
@@ -47,20 +47,20 @@ class ShownSink:
     torn: str | None
     error: str | None
     agrees: bool | None
-    """None where the sink keeps no token, holds one of another query, or cannot be asked."""
+    """None if the sink stores no token, has one of another query, or cannot be read."""
     says: str
 
 
 @dataclass(frozen=True)
 class OpenBatch:
-    """A batch that has begun and has not committed."""
+    """A batch that has started and has not committed."""
 
     batch: int
     began_at: datetime | None
 
     @property
     def seconds(self) -> float | None:
-        """How long ago it began."""
+        """How long ago it started."""
         return None if self.began_at is None else (datetime.now(UTC) - self.began_at).total_seconds()
 
 
@@ -79,16 +79,16 @@ class CheckpointView:
     watermark: str | None
     partitions: tuple[ShownPartition, ...]
     brokers: str | None
-    """Why the brokers say nothing, where they do not."""
+    """Why the brokers could not be read, if so."""
     state_version: int | None
     state: tuple[StateStore, ...]
     sinks: tuple[ShownSink, ...]
     problems: tuple[str, ...]
-    """What blocks a run, in a line each."""
+    """What blocks a run, one line each."""
 
     @property
     def agree(self) -> bool | None:
-        """Whether the checkpoint and every sink agree; none where one could not be asked."""
+        """Whether the checkpoint and every sink agree; None if one could not be read."""
         said = [one.agrees for one in self.sinks if one.agrees is not None]
         if not all(said) or self.problems:
             return False
@@ -163,9 +163,9 @@ def show_batch(config: PipelineConfig, batch: int) -> BatchView:
         there = sorted(snapshot.files.offsets)
         raise MissingError(
             "BATCH_UNKNOWN",
-            f"checkpoint {config.checkpoint} has no batch {batch} that can be read",
+            f"checkpoint {config.checkpoint} has no readable batch {batch}",
             context={"batches there": f"{there[0]} to {there[-1]}" if there else "none"},
-            hint="Spark keeps the newest 100 batches, unless the file sets another number",
+            hint="Spark keeps the newest 100 batches by default",
         )
     starts = snapshot.starts(batch)
     return BatchView(
@@ -236,18 +236,18 @@ def _sink(snapshot: Snapshot, one: Standing) -> ShownSink:
 def _says(snapshot: Snapshot, one: Standing, codes: list[str]) -> str:
     token = one.token
     if one.error is not None:
-        return f"cannot be asked: {one.error}"
+        return f"cannot be read: {one.error}"
     if one.guarantee.name == "AT_LEAST_ONCE":
-        return "keeps no token"
+        return "stores no token"
     if token is None:
-        return "no batch yet" if one.torn is None else f"batch 0 is not whole: {one.torn}"
+        return "no batch yet" if one.torn is None else f"batch 0 is incomplete: {one.torn}"
     text = f"batch {token.batch_id}"
     if token.query_id != snapshot.files.query_id:
         text += f" of another query, {token.query_id[:8]}"
     if one.torn is not None:
-        text += f", and the next is not whole: {one.torn}"
+        text += f", and the next is incomplete: {one.torn}"
     if one.sparse and not codes:
-        return f"{text}, the last with something for it"
+        return f"{text}, the last one with rows for it"
     return ", ".join([text, *codes])
 
 

@@ -68,7 +68,7 @@ CAUSES: Sequence[Callable[[Evidence], Cause | None]] = (
 
 
 def diagnose(config: PipelineConfig, snapshot: Snapshot | None = None) -> Diagnosis:
-    """Look at everything about a pipeline and say why it is slow or stuck; no causes where it is neither.
+    """Analyse why a pipeline is slow or stuck; no causes if it is neither.
 
     A snapshot that was just taken, with the brokers' time to answer, is not taken again.
     """
@@ -84,7 +84,7 @@ def rank_causes(evidence: Evidence) -> Diagnosis:
 
 
 def _notes(evidence: Evidence) -> list[str]:
-    """How far the evidence carries."""
+    """Limits of the evidence."""
     if not evidence.batches:
         return ["the history has no batch yet: what only batches tell is not known"]
     if not evidence.run.running:
@@ -104,7 +104,7 @@ _AGE_SECONDS = 2.0
 
 
 def collect(config: PipelineConfig, snapshot: Snapshot | None = None) -> Evidence:
-    """Ask every service, each by itself and in parallel, with short timeouts and no JVM."""
+    """Query every service independently and in parallel, with short timeouts and no JVM."""
     attempt, history = FailureLog(), history_of(config.checkpoint)
     with ThreadPoolExecutor(3) as threads:
         asking = partial(ask_brokers, timed=True)
@@ -198,7 +198,7 @@ def _of_history(evidence: Evidence, entries: Sequence[Entry]) -> Evidence:
 
 
 def _cores(evidence: Evidence) -> int | None:
-    """What the file says, if the history does not; unknown for a run on another host."""
+    """The value of the file, if the history has none; unknown for a run on another host."""
     master = reveal(evidence.config.spark).get("spark.master", "local[*]")
     found = re.fullmatch(r"local\[(\d+|\*)\]", master)
     if found is None:
@@ -208,7 +208,7 @@ def _cores(evidence: Evidence) -> int | None:
 
 
 def _looked(evidence: Evidence) -> Iterator[str]:
-    """What was looked at, a line for each place; shown when no cause is found."""
+    """What was checked, one line each; shown when no cause is found."""
     if evidence.batches:
         rate = sum(batch.offsets for batch in evidence.batches) / evidence.cycle if evidence.cycle else 0.0
         yield (

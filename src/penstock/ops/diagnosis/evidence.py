@@ -1,6 +1,6 @@
-"""What a diagnosis goes by: the run's history, the checkpoint, the brokers, the tables, the registries, the file.
+"""The evidence of a diagnosis: the run's history, the checkpoint, the brokers, the tables, the registries, the file.
 
-A value that was collected once. What could not be looked at is absent, and a cause that needs it is not found.
+A value that was collected once. Unavailable evidence is absent, and a cause that needs it is not found.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class CheckpointFacts:
     begun_at: datetime | None = None
     committed: int | None = None
     position: Offsets = field(default_factory=dict)
-    """Where the next batch begins."""
+    """The start of the next batch."""
     maintained_at: datetime | None = None
 
     @property
     def open_batch(self) -> int | None:
-        """The batch that has begun and is not committed."""
+        """The open batch."""
         return open_batch(self.begun, self.committed)
 
 
@@ -70,24 +70,24 @@ class Evidence:
     at: datetime
     run: RunStatus = field(default_factory=lambda: RunStatus("none", None, None))
     batches: tuple[BatchMetrics, ...] = ()
-    """The last ones, oldest first."""
+    """The last batches, oldest first."""
     before: tuple[BatchMetrics, ...] = ()
-    """Those before them, as far as the history goes back."""
+    """The batches before them, as far as the history goes back."""
     states: tuple[StateKept, ...] = ()
     retries: tuple[RetryNoted, ...] = ()
     arrived: Mapping[TopicPartition, int] = field(default_factory=dict)
     """How much each log grew during the last batches."""
     checkpoint: CheckpointFacts = field(default_factory=CheckpointFacts)
     brokers: Brokers | None = None
-    """What the brokers said, where they did."""
+    """What the brokers reported, if reachable."""
     waiting_since: datetime | None = None
-    """The time of the oldest record that waits; only determined while no run is at work."""
+    """The time of the oldest unread record; only determined while no run is active."""
     tables: tuple[TableFacts, ...] = ()
     registries: tuple[RegistryFacts, ...] = ()
     cores: int | None = None
     """How many tasks can run in parallel."""
     unreachable: tuple[str, ...] = ()
-    """What could not be looked at, and why."""
+    """What could not be checked, and why."""
 
     @property
     def file(self) -> str:
@@ -96,12 +96,12 @@ class Evidence:
 
     @property
     def bounds(self) -> Mapping[TopicPartition, LogBounds]:
-        """Where each log begins and ends; empty where the brokers could not be asked."""
+        """The bounds of each log; empty if the brokers were unreachable."""
         return (self.brokers.bounds if self.brokers is not None else None) or {}
 
     @cached_property
     def lags(self) -> dict[TopicPartition, int]:
-        """The offsets that wait in each partition now; empty where the brokers could not be asked."""
+        """The current lag of each partition; empty if the brokers were unreachable."""
         return {at: lag_of(log.end, self.next_offset(at)) for at, log in self.bounds.items()}
 
     def next_offset(self, at: TopicPartition) -> int:
@@ -123,7 +123,7 @@ class Evidence:
 
     @property
     def slow(self) -> bool:
-        """Whether it is behind, or keeps up with batches that take longer than the file asks for."""
+        """Whether it is behind, or keeps up only with batches longer than configured."""
         return self.behind or self.typical_seconds > _LONGER * self.config.flow.target_batch.total_seconds()
 
     @property
@@ -168,7 +168,7 @@ class Evidence:
 
     @cached_property
     def whole_partitions(self) -> str | None:
-        """Why one task reads a partition whole, where it does; elsewhere large ones are split."""
+        """Why a partition is read by one task, if so; otherwise large ones are split."""
         return whole_partitions(self.config)
 
     def age(self, when: datetime) -> timedelta:
@@ -176,7 +176,7 @@ class Evidence:
         return self.at - when
 
 
-# What a diagnosis says: causes, the likeliest first, each with its evidence and the one thing to change.
+# The result of a diagnosis: causes, most likely first, each with its evidence and the one thing to change.
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class Cause:
 
     code: str
     weight: float
-    """From 0 to 1: how much of the trouble it explains. What is stuck comes first, what is general comes last."""
+    """From 0 to 1: how much of the problem it explains. What is stuck comes first, general causes last."""
     summary: str
     evidence: tuple[str, ...]
     """The figures, with both sides of each."""
@@ -212,9 +212,10 @@ class Diagnosis:
     causes: tuple[Cause, ...]
     looked: tuple[str, ...] = field(default=())
     notes: tuple[str, ...] = field(default=())
-    """What could not be looked at, and what the reader should know of the rest."""
+    """What could not be checked, and other notes for the reader."""
     idle: str | None = None
-    """Since when a pipeline that ended cleanly does not run, and what waits; none while it runs, or it is a cause."""
+    """Since when a pipeline that ended cleanly has not run, and what waits; None while it runs, or if this is a cause.
+    """
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`."""
@@ -235,7 +236,7 @@ _FEW = 3
 
 
 def wall_seconds(batch: BatchMetrics, phase: str, cores: int | None) -> float:
-    """The part of a batch's own time that its tasks, side by side, spent on a phase."""
+    """The share of a batch's time that its parallel tasks spent on a phase."""
     slots = max(1, len(batch.slot_seconds))
     return batch.phases.get(phase, 0.0) / min(slots, cores or slots)
 
@@ -246,7 +247,7 @@ def sink_seconds(batch: BatchMetrics, sink: str, cores: int | None) -> float:
 
 
 def batches_in(entries: Iterable[Entry]) -> list[BatchMetrics]:
-    """The batches with anything in them, oldest first; one that was only skipped says nothing."""
+    """The non-empty batches, oldest first; skipped ones are ignored."""
     found = (entry.fact for entry in entries if isinstance(entry.fact, BatchMetrics))
     return [batch for batch in found if not batch.skipped and (batch.offsets or batch.rows_in)]
 

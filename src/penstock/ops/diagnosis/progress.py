@@ -15,7 +15,7 @@ from penstock.wording import counted, percent, span
 
 _MOSTLY = 0.8
 _FAR_BELOW = 4
-"""How many times shorter than the aim batches are whose cap is too low."""
+"""How many times shorter than the target batches with a too low cap are."""
 _ABOVE = 1.05
 _TASK_PHASES = ("read", "decode", "transform", "stage")
 
@@ -36,9 +36,9 @@ def cap_low(evidence: Evidence) -> Cause | None:
     return Cause(
         "CAP_LOW",
         0.75,
-        f"batches may take no more than {cap:,} offsets, and are over in {span(took)}",
+        f"batches are limited to {cap:,} offsets, and end after {span(took)}",
         (
-            f"{percent(full)} of the last batches took all that {key} allows: {cap:,} offsets",
+            f"{percent(full)} of the last batches reached {key}: {cap:,} offsets",
             f"a batch takes {span(took)}; with a backlog it should take {span(aim)}",
             f"{evidence.lag:,} offsets wait: {math.ceil(evidence.lag / cap):,} more batches",
         ),
@@ -59,17 +59,17 @@ def trigger_long(evidence: Evidence) -> Cause | None:
     return Cause(
         "TRIGGER_LONG",
         0.5 + 0.4 * share,
-        f"a batch starts every {show_duration(every)} and takes {span(took)}: in between, records wait",
+        f"a batch starts every {show_duration(every)} and takes {span(took)}: records wait in between",
         (
             f"{evidence.last_batches}: {span(waited)} of {span(evidence.cycle)} passed between them ({percent(share)})",
             f"{evidence.lag:,} offsets wait; a batch takes {middle(b.offsets for b in evidence.batches):,.0f}",
         ),
-        f"remove trigger.every ({show_duration(every)}): a batch then starts when the one before has ended",
+        f"remove trigger.every ({show_duration(every)}): a batch then starts when the previous one ends",
     )
 
 
 def input_above_rate(evidence: Evidence) -> Cause | None:
-    """More comes in than is processed. The general cause: a more specific one, where there is one, explains it."""
+    """More records arrive than are processed. The general cause: a more specific one explains it, if found."""
     came, done = evidence.input_rate, evidence.processing_rate
     if not evidence.behind or not came or not done or came < _ABOVE * done:
         return None
@@ -77,9 +77,9 @@ def input_above_rate(evidence: Evidence) -> Cause | None:
     return Cause(
         "INPUT_ABOVE_RATE",
         0.3,
-        f"{came:,.0f} offsets a second come in, and {done:,.0f} are processed",
+        f"{came:,.0f} offsets per second arrive, and {done:,.0f} are processed",
         (
-            f"{evidence.last_batches}: the offsets that wait went from {first.lag:,} to {last.lag:,}",
+            f"{evidence.last_batches}: lag went from {first.lag:,} to {last.lag:,} offsets",
             *_where_time_goes(evidence),
         ),
         _more_cores(evidence, came / done),
@@ -111,23 +111,21 @@ def _more_cores(evidence: Evidence, times: float) -> str:
 
 
 def not_running(evidence: Evidence) -> Cause | None:
-    """The last run did not stop cleanly, and none has begun since. One that stopped cleanly is no trouble."""
+    """The last run did not stop cleanly, and none has started since. A clean stop is not a problem."""
     note, state, how = evidence.run.note, evidence.run.state, evidence.run.ended_badly
     if how is None or note is None:
         return None
     if state == "failed":
-        change = (
-            f"remove the reason for {note.error} (penstock plan {evidence.file} looks for it), then {_go(evidence)}"
-        )
+        change = f"fix the cause of {note.error} (penstock plan {evidence.file} checks for it), then {_go(evidence)}"
     elif state == "killed":
         change = f"{_go(evidence)}: it repairs what the killed run left"
     else:
-        change = f"look on {note.host} whether it lives; where it does not, {_go(evidence)}"
-    return Cause("NOT_RUNNING", 1.0, f"no run is at work: {how}", tuple(_last_run_facts(evidence, note)), change)
+        change = f"check on {note.host} whether it is alive; if not, {_go(evidence)}"
+    return Cause("NOT_RUNNING", 1.0, f"no run is active: {how}", tuple(_last_run_facts(evidence, note)), change)
 
 
 def idle(evidence: Evidence) -> str | None:
-    """For a reader who may wonder: since when a pipeline that ended cleanly does not run, and what waits meanwhile."""
+    """For information: since when a cleanly stopped pipeline has not run, and its lag."""
     note = evidence.run.note
     if evidence.run.running or evidence.run.ended_badly is not None:
         return None
@@ -144,7 +142,7 @@ def idle(evidence: Evidence) -> str | None:
 def waiting(evidence: Evidence) -> str:
     """How much waits, and for how long."""
     if evidence.brokers is None:
-        return "how many offsets wait is not known"
+        return "the lag is unknown"
     if not evidence.lag:
         return "nothing waits"
     since = evidence.waiting_since
@@ -154,7 +152,7 @@ def waiting(evidence: Evidence) -> str:
 
 def _last_run_facts(evidence: Evidence, note: RunNote) -> Iterator[str]:
     when = note.ended_at or note.at
-    ended = "ended" if note.ended_at is not None else "was last heard of"
+    ended = "ended" if note.ended_at is not None else "was last seen"
     yield f"{note.who} {ended} at {_utc(when)}, {span(evidence.age(when).total_seconds())} ago"
     reason = next((one.summary for one in reversed(evidence.retries) if one.code == note.error), None)
     if reason:
@@ -162,8 +160,8 @@ def _last_run_facts(evidence: Evidence, note: RunNote) -> Iterator[str]:
     yield waiting(evidence)
     if (opened := evidence.checkpoint.open_batch) is not None:
         done = evidence.checkpoint.committed
-        before = "none was ever committed" if done is None else f"the last one committed is {done}"
-        yield f"batch {opened} began and has not committed; {before}: it is run again with the same offsets"
+        before = "no batch was ever committed" if done is None else f"the last committed batch is {done}"
+        yield f"batch {opened} started and has not committed; {before}: it is retried with the same offsets"
 
 
 def _go(evidence: Evidence) -> str:
@@ -175,11 +173,11 @@ def _utc(when: datetime) -> str:
 
 
 _TIMES_LONGER = 4
-"""How many times as long as the longest of the last batches one may take."""
+"""How many times longer than the longest recent batch a batch may take."""
 
 
 def batch_stuck(evidence: Evidence) -> Cause | None:
-    """A batch is open for longer than any should be. A run that is gone is a cause of its own."""
+    """A batch has been open for too long. A dead run is a separate cause."""
     opened, since, state = evidence.checkpoint.open_batch, evidence.checkpoint.begun_at, evidence.run.state
     if opened is None or since is None or state not in ("running", "none"):
         return None
@@ -188,19 +186,19 @@ def batch_stuck(evidence: Evidence) -> Cause | None:
         return None
     done = evidence.checkpoint.committed
     facts = [
-        f"batch {opened} began {span(age.total_seconds())} ago; "
-        + ("none was ever committed" if done is None else f"the last one committed is {done}"),
+        f"batch {opened} started {span(age.total_seconds())} ago; "
+        + ("no batch was ever committed" if done is None else f"the last committed batch is {done}"),
     ]
     if evidence.batches:
         took = span(evidence.typical_seconds)
-        facts.append(f"the batches before took {took}; none should take longer than {span(longest.total_seconds())}")
+        facts.append(f"earlier batches took {took}; none should take longer than {span(longest.total_seconds())}")
     if state == "running":
         facts += _of_live_run(evidence)
         change = _free(evidence)
     else:
         facts.append("no run has the checkpoint")
-        change = f"penstock run {evidence.file}: the batch is run again with the same offsets, and nothing comes twice"
-    return Cause("BATCH_STUCK", 1.0, f"batch {opened} began and has not committed", tuple(facts), change)
+        change = f"penstock run {evidence.file}: the batch is retried with the same offsets, without duplicates"
+    return Cause("BATCH_STUCK", 1.0, f"batch {opened} started and has not committed", tuple(facts), change)
 
 
 def _longest(evidence: Evidence) -> timedelta:
@@ -225,25 +223,25 @@ def _of_live_run(evidence: Evidence) -> list[str]:
         facts.append(f"it is in the phase {phase}")
     if (code := _waiting_for(evidence)) is not None:
         summary = next((f": {one.summary}" for one in reversed(evidence.retries) if one.code == code), "")
-        facts.append(f"{evidence.run.holder} is waiting to try again after {code}{summary}")
+        facts.append(f"{evidence.run.holder} is waiting to retry after {code}{summary}")
     elif evidence.run.holder is not None:
         facts.append(f"{evidence.run.holder} has the checkpoint")
     return facts
 
 
 def _free(evidence: Evidence) -> str:
-    """What lets a live run go on."""
+    """What lets a live run continue."""
     if (code := _waiting_for(evidence)) is not None:
-        return f"remove the reason for {code}; the run then goes on by itself"
+        return f"fix the cause of {code}; the run then continues by itself"
     sink = _sink_of_phase(evidence)
     if isinstance(sink, PostgresSinkConfig):
         return (
-            f"in the database, end whoever holds a lock on {sink.table}: SELECT pid, query FROM pg_locks JOIN "
+            f"in the database, end the session that holds a lock on {sink.table}: SELECT pid, query FROM pg_locks JOIN "
             f"pg_stat_activity USING (pid) WHERE relation = '{sink.table}'::regclass"
         )
     note = evidence.run.note
-    process = f"kill -9 {note.pid} on {note.host}" if note is not None else "end its process"
-    return f"{process}, then penstock run {evidence.file}: the batch is run again with the same offsets"
+    process = f"kill -9 {note.pid} on {note.host}" if note is not None else "stop its process"
+    return f"{process}, then penstock run {evidence.file}: the batch is retried with the same offsets"
 
 
 def _sink_of_phase(evidence: Evidence) -> SinkConfig | None:

@@ -32,7 +32,7 @@ _SUGGESTED = "1 hour"
 
 
 def state_grows(evidence: Evidence) -> Cause | None:
-    """The state has grown with every batch, and nothing ends it: no bound, or a watermark that stands still."""
+    """The state grows with every batch without limit: no bound, or a watermark that does not advance."""
     states = evidence.states
     if len(states) < _FEWEST_BATCHES:
         return None
@@ -47,7 +47,7 @@ def state_grows(evidence: Evidence) -> Cause | None:
     return Cause(
         "STATE_GROWS",
         0.7 if evidence.slow else 0.6,
-        f"the state grows with every batch, and nothing ends it: {last.rows:,} rows",
+        f"the state grows with every batch without limit: {last.rows:,} rows",
         (
             f"batch {first.batch_id}: {first.rows:,} rows, {size(first.size_bytes)}; batch {last.batch_id}: "
             f"{last.rows:,} rows, {size(last.size_bytes)}; it never shrank",
@@ -72,11 +72,11 @@ def small_files(evidence: Evidence) -> Cause | None:
         f"{size(figures.size_bytes / figures.files)} on average",
     ]
     if asked is None:
-        facts.append("the file has no maintenance: nothing joins them")
+        facts.append("the file has no maintenance: they are never compacted")
         change = f"maintenance: {{every: {_SUGGESTED}}}"
     elif late:
         when = f"{done:%Y-%m-%d %H:%M:%S} UTC" if done is not None else "never"
-        facts.append(f"maintenance is to be every {show_duration(asked.every)}, and was last done {when}")
+        facts.append(f"maintenance is set to every {show_duration(asked.every)}, but last ran {when}")
         change = f"penstock compact {evidence.file} --sink {worst.name}"
     else:
         facts.append(f"maintenance is every {show_duration(asked.every)}, and within {show_duration(asked.within)}")
@@ -114,23 +114,23 @@ def _unbounded(evidence: Evidence, states: Sequence[StateKept]) -> tuple[str, st
             continue
         moved = known[-1] - known[0] if known else timedelta()
         if not moved:
-            stands = f"it stands at {known[-1]:%Y-%m-%d %H:%M:%S} UTC" if known else "there is none"
+            stands = f"it is {known[-1]:%Y-%m-%d %H:%M:%S} UTC" if known else "there is none"
             return (
                 f"the watermark over {mark.watermark.column} does not advance: {stands}",
-                f"let {mark.watermark.column} be the time of the event in every record: the newest one moves the "
+                f"set {mark.watermark.column} to the event time in every record: the newest one advances the "
                 f"watermark{', in both sources' if flow.sides else ''}",
             )
         if moved > 2 * keeps:
             return (
-                f"rows end {show_duration(keeps)} behind the newest event, and that has moved by "
-                f"{show_duration(timedelta(seconds=round(moved.total_seconds())))}: more comes than goes",
+                f"rows end {show_duration(keeps)} after the newest event, which has moved by "
+                f"{show_duration(timedelta(seconds=round(moved.total_seconds())))}: more rows arrive than expire",
                 f"{key}: {show_duration(longest / 2)} (now {show_duration(longest)})",
             )
     return None
 
 
 def _kept_by(mark: WatermarkConfig, steps: Sequence[object]) -> list[tuple[str, timedelta]]:
-    """The settings of the file that say how long a row stays, with their values."""
+    """The settings that determine how long a row stays in the state, with their values."""
     found = [("watermark.delay", mark.watermark.delay)]
     for step in steps:
         match step:
@@ -179,7 +179,7 @@ _SEVERAL = 3
 _FEWEST_ROWS = 1000
 _SKEWED = 0.6
 _MATTERS = 0.3
-"""The part of a batch that its slowest task takes at least where skew is what makes it long."""
+"""The minimum share of a batch that its slowest task takes if skew makes it long."""
 _SHUFFLES = "8"
 """The session's own `spark.sql.shuffle.partitions`."""
 
@@ -195,27 +195,27 @@ def hot_partition(evidence: Evidence) -> Cause | None:
     if not others or lags[hottest] < _SEVERAL * usual or 2 * lags[hottest] < total:
         return None
     facts = [
-        f"{hottest}: {lags[hottest]:,} offsets wait, {percent(lags[hottest] / total)} of all; half of the others of "
-        f"the topic have no more than {usual:,.0f}"
+        f"{hottest}: {lags[hottest]:,} offsets wait, {percent(lags[hottest] / total)} of all; half of the other "
+        f"partitions of the topic have at most {usual:,.0f}"
     ]
     if came := sum(evidence.arrived.values()):
-        facts.append(f"of what came meanwhile {percent(evidence.arrived.get(hottest, 0) / came)} went there")
+        facts.append(f"{percent(evidence.arrived.get(hottest, 0) / came)} of the new records went there")
     whole = evidence.whole_partitions
     facts.append(
-        f"it cannot be split: {whole}" if whole else "it is split among the slots, so it slows the others little"
+        f"it cannot be split: {whole}" if whole else "it is split among the slots, so it hardly slows the others"
     )
     return Cause(
         "HOT_PARTITION",
         0.9 if whole else 0.45,
-        f"partition {hottest} has most of the records that wait",
+        f"partition {hottest} has most of the unread records",
         tuple(facts),
-        f"let the producers of {hottest.topic} use a key with more different values, or none: records then go to all "
+        f"let the producers of {hottest.topic} use a key with more distinct values, or none: records then go to all "
         f"{len(others) + 1} partitions",
     )
 
 
 def few_partitions(evidence: Evidence) -> Cause | None:
-    """Cores that have nothing to read, where a partition is read by one task."""
+    """Idle cores, if a partition is read by one task."""
     whole, cores = evidence.whole_partitions, evidence.cores
     if not evidence.behind or whole is None or cores is None or evidence.brokers is None:
         return None
@@ -229,7 +229,7 @@ def few_partitions(evidence: Evidence) -> Cause | None:
         0.5 + 0.4 * (1 - partitions / cores),
         f"{counted(partitions, 'partition')} for {cores} cores",
         (
-            f"{', '.join(topics)}: {partitions} in all, and Spark runs {cores} tasks side by side",
+            f"{', '.join(topics)}: {partitions} in total, and Spark runs {cores} tasks in parallel",
             f"a partition is read by one task: {whole}",
             f"{evidence.lag:,} offsets wait",
         ),
@@ -246,7 +246,7 @@ def skewed_keys(evidence: Evidence) -> Cause | None:
     tasks = int(reveal(evidence.config.spark).get("spark.sql.shuffle.partitions", _SHUFFLES))
     rows = sum(sum(batch.slot_rows_out) for batch in evidence.batches)
     most = sum(batch.slot_rows_out[0] for batch in evidence.batches if batch.slot_rows_out)
-    # Two tasks of which one has a little more than the other are no skew.
+    # A small difference between two tasks is not skew.
     if tasks < 2 or rows < _FEWEST_ROWS or most < max(_SKEWED, 1.6 / tasks) * rows:
         return None
     slowest = sum(batch.slot_seconds[0] for batch in evidence.batches if batch.slot_seconds)
@@ -258,7 +258,7 @@ def skewed_keys(evidence: Evidence) -> Cause | None:
         0.5 + 0.4 * min(1.0, slowest / evidence.seconds),
         f"{what} by {keys}: one task has {percent(most / rows)} of the rows",
         (
-            f"{evidence.last_batches}: {most:,} of {rows:,} rows leave the fullest of {tasks} tasks; evenly spread it "
+            f"{evidence.last_batches}: {most:,} of {rows:,} rows leave the fullest of {tasks} tasks; an even spread "
             f"would be {percent(1 / tasks)}",
             f"the slowest task takes {span(slowest / len(evidence.batches))} of "
             f"{span(evidence.seconds / len(evidence.batches))} a batch",
@@ -268,7 +268,7 @@ def skewed_keys(evidence: Evidence) -> Cause | None:
 
 
 def _keyed(evidence: Evidence) -> tuple[str, str, str] | None:
-    """The first step that brings rows of equal keys together: what it is, its keys, and how to take the skew away."""
+    """The first step that groups rows by key: its kind, its keys, and how to remove the skew."""
     for flow in flows(evidence.config):
         for at, step in enumerate(flow.transforms):
             before = f"transforms, before step {at + 1}"

@@ -1,5 +1,5 @@
-"""Causes outside the pipeline: a sink, brokers or a schema registry that batches wait for, and records that are not
-what the file says they are.
+"""Causes outside the pipeline: a sink, brokers or a schema registry that batches wait for, and records that do not
+match the file.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def quarantine_storm(evidence: Evidence) -> Cause | None:
     if codes:
         facts.append("codes: " + ", ".join(f"{code} {number:,}" for code, number in codes.most_common(3)))
     if (first := _beginning((*earlier, *last))) is not None:
-        facts.append(f"it began with batch {first.batch_id} at {first.finished_at:%Y-%m-%d %H:%M:%S} UTC")
+        facts.append(f"it started with batch {first.batch_id} at {first.finished_at:%Y-%m-%d %H:%M:%S} UTC")
     code = codes.most_common(1)[0][0] if codes else None
     return Cause(
         "QUARANTINE_STORM",
@@ -75,8 +75,8 @@ def _change(evidence: Evidence, code: str | None) -> str:
         )
     only = f" --code {code}" if code is not None else ""
     return (
-        f"penstock quarantine list {evidence.file}{only} --records 5 shows what they are; correct decode or the "
-        f"producer, then penstock quarantine redrive {evidence.file}"
+        f"penstock quarantine list {evidence.file}{only} --records 5 lists them; fix decode or the producer, "
+        f"then penstock quarantine redrive {evidence.file}"
     )
 
 
@@ -89,9 +89,9 @@ def _delay(config: PipelineConfig) -> WatermarkConfig | None:
 
 _HALF = 0.5
 _LONG = 0.5
-"""Seconds of a batch below which nothing is called slow."""
+"""Batches shorter than this many seconds are never slow."""
 _QUICK_ROWS = 50_000
-"""Rows a second above which a sink or a broker is quick, whatever its share."""
+"""Rows per second above which a sink or broker is fast, whatever its share."""
 _SLOW_ANSWER = 0.5
 _REGISTRY_SHARE = 0.3
 
@@ -133,7 +133,7 @@ def slow_sink(evidence: Evidence) -> Cause | None:
         f"sink {name} takes {percent(min(1.0, spent / evidence.seconds))} of every batch",
         (
             f"{evidence.last_batches}: sink {name} {span(spent / count)} of {span(evidence.seconds / count)} a batch",
-            f"{span(committed / count)} of it is the commit; {rate:,.0f} rows a second",
+            f"{span(committed / count)} of it is the commit; {rate:,.0f} rows per second",
             *([f"the other sinks: {', '.join(others)}"] if others else ()),
         ),
         _faster_sink(evidence, name),
@@ -158,16 +158,16 @@ def slow_broker(evidence: Evidence) -> Cause | None:
     facts = [
         f"{evidence.last_batches}: reading takes {span(read / count)} and asking for offsets {span(asked / count)} of "
         f"{span(evidence.seconds / count)} a batch",
-        f"{size(bytes_in / spent if spent else 0)} and {rate:,.0f} records a second come while it reads",
+        f"{size(bytes_in / spent if spent else 0)} and {rate:,.0f} records per second arrive while it reads",
     ]
     if evidence.brokers is not None:
-        facts.append(f"the brokers take {answer * 1000:.0f} ms to answer now")
+        facts.append(f"the brokers take {answer * 1000:.0f} ms to respond now")
     if setting is not None:
         facts.append(f"source.options has {setting[0]}: {setting[1]}")
     change = (
         f"remove {setting[0]} from source.options"
         if setting is not None
-        else f"run the pipeline nearer to {evidence.config.source.brokers}, or look at what keeps these brokers busy"
+        else f"run the pipeline closer to {evidence.config.source.brokers}, or check what keeps these brokers busy"
     )
     return Cause("SLOW_BROKER", _weight(spent, evidence), _reading(evidence, spent, answer), tuple(facts), change)
 
@@ -185,20 +185,20 @@ def slow_registry(evidence: Evidence) -> Cause | None:
     slowest = max(evidence.registries, key=lambda one: one.seconds, default=None)
     facts = [
         f"{evidence.last_batches}: {span(spent / count)} of {span(evidence.seconds / count)} a batch are spent waiting "
-        f"for its answers",
+        f"for its responses",
         f"{span(before / count)} before the tasks, for the newest version; {span(within / count)} in them, for schemas",
     ]
     if slowest is not None:
-        facts.append(f"{slowest.url} takes {slowest.seconds * 1000:.0f} ms to answer now")
+        facts.append(f"{slowest.url} takes {slowest.seconds * 1000:.0f} ms to respond now")
     pinned = before > within
     return Cause(
         "SLOW_REGISTRY",
         _weight(spent, evidence),
         f"the schema registry takes {percent(min(1.0, spent / evidence.seconds))} of every batch",
         tuple(facts),
-        "decode.version: the number of the version in use, instead of latest: it is then not asked for in every batch"
+        "decode.version: the number of the version in use, instead of latest: it is then not requested in every batch"
         if pinned
-        else "decode.registry.url: the address of a registry, or of a replica of it, nearer to the pipeline",
+        else "decode.registry.url: the URL of a registry or replica closer to the pipeline",
     )
 
 
@@ -243,8 +243,8 @@ def _faster_sink(evidence: Evidence, name: str) -> str:
         case DeltaSinkConfig() | IcebergSinkConfig() if sink.mode == "merge" and not sink.prune_by:
             return f"sinks[{at}].prune_by: [a column that recent rows share]: a merge then reads less of the table"
         case DeltaSinkConfig() | IcebergSinkConfig():
-            return f"penstock compact {evidence.file} --sink {name}; or storage for {name} that is nearer"
+            return f"penstock compact {evidence.file} --sink {name}; or closer storage for {name}"
         case KafkaSinkConfig():
             return f"sinks[{at}].options: {{compression.type: lz4, linger.ms: 50}}"
         case _:
-            return f"storage for {name} that is nearer, or a pipeline of its own for it: the others then do not wait"
+            return f"closer storage for {name}, or a separate pipeline for it, so that the others do not wait"

@@ -1,4 +1,4 @@
-"""`quarantine list` and `drop`: records counted, and records given up, which are marked. Nothing is removed."""
+"""`quarantine list` and `drop`: count records, and mark records as dropped. Nothing is removed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.quarantine.records import IDENTITY, PLACE, REFUSED_BY, SCHEMA_ID, 
 from penstock.storage import Storage
 
 BY = ("code", "topic", "partition", "stage", REFUSED_BY, SCHEMA_ID, "state", "run", "pipeline", "hour", "day")
-"""What records can be counted by."""
+"""What records can be grouped by."""
 USUALLY_BY = ("code", "topic", SCHEMA_ID)
 _SPANS = (("hour", "1h", 3600), ("day", "1d", 86_400), ("week", "1w", 604_800), ("month", "1mo", 2_629_800))
 _MOST_SPANS = 31
@@ -41,7 +41,7 @@ class RecordGroup:
 
 @dataclass(frozen=True)
 class Listing:
-    """What is in a quarantine, as far as it was asked for."""
+    """The requested contents of a quarantine."""
 
     pipeline: str
     target: str
@@ -49,10 +49,10 @@ class Listing:
     groups: tuple[RecordGroup, ...]
     states: Mapping[str, int]
     span: str
-    """The length of time that each of `times` covers."""
+    """The duration that each of `times` covers."""
     times: tuple[tuple[datetime, int], ...]
     unfinished: tuple[str, ...]
-    """Redrives that were begun and not ended."""
+    """Unfinished redrives."""
     records: tuple[Mapping[str, Any], ...] = ()
 
     @property
@@ -85,7 +85,7 @@ def list_records(
     unknown = [name for name in by if name not in BY]
     if unknown:
         raise DefinitionError(
-            "BY_UNKNOWN", f"counting by {', '.join(unknown)}: there is no such thing", hint=f"one of: {', '.join(BY)}"
+            "BY_UNKNOWN", f"counting by {', '.join(unknown)}: unknown grouping", hint=f"one of: {', '.join(BY)}"
         )
     place = quarantine_of(config)
     found = place.selected(selection, _needed(by, records))
@@ -158,7 +158,7 @@ def _plain(found: pl.DataFrame) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class DropPlan:
-    """Which records would be given up, or taken back."""
+    """Which records would be dropped, or restored."""
 
     config: PipelineConfig
     selection: Selection
@@ -182,7 +182,7 @@ class DropPlan:
 def plan_drop(config: PipelineConfig, selection: Selection, *, undo: bool = False) -> DropPlan:
     """The records that would be marked as dropped: those that wait, failed or are parked. With `undo` those dropped.
 
-    What a redrive that is not finished has in hand is left out.
+    Records of an unfinished redrive are excluded.
     """
     place = quarantine_of(config)
     states = (State.DROPPED.value,) if undo else OPEN_STATES
@@ -196,7 +196,7 @@ def plan_drop(config: PipelineConfig, selection: Selection, *, undo: bool = Fals
 
 
 def apply_drop(plan: DropPlan) -> str:
-    """Mark the records, all or none; gives the name of what did it. What was redriven meanwhile stays redriven."""
+    """Mark the records, all or none; returns the name of the action. Records redriven meanwhile stay redriven."""
     place, run = quarantine_of(plan.config), uuid4().hex
     with place.alone():
         place.mark("drops", plan._marks, run=run[:12], query_id=run)
@@ -215,7 +215,7 @@ class QuarantineCount:
 
 
 def midnight() -> datetime:
-    """When this day began, in UTC."""
+    """The start of this day, in UTC."""
     return datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
 

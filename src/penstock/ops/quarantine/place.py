@@ -1,4 +1,4 @@
-"""Where a pipeline's bad records and their marks are: in tables, or in topics; and a selection of them."""
+"""The bad records of a pipeline and their marks, in tables or topics, and a selection of them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _WHERE_SCHEMA = pa.schema(
         pa.field("value_text", pa.string()),
     ]
 )
-"""What `--where` is over: `key_text` and `value_text` are null where the bytes are no UTF-8."""
+"""The schema for `--where`: `key_text` and `value_text` are null if the bytes are not UTF-8."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class QuarantinePlace:
-    """The quarantine of one pipeline. Where it is a table and a topic, the table is read."""
+    """The quarantine of one pipeline. If it is a table and a topic, the table is read."""
 
     config: cfg.PipelineConfig
     records: Held
@@ -120,7 +120,7 @@ class QuarantinePlace:
 
         assert isinstance(self.marks, MarksInTopic)
         admin = TopicAdmin(self.settings)
-        # A mark that expires before its record would let that be redriven twice.
+        # If a mark expires before its record, the record could be redriven twice.
         admin.create(self.marks.topic, 1, min(_REPLICAS, admin.brokers()), {"retention.ms": "-1"})
         return KafkaSink(pipeline, name, self.settings, topic=self.marks.topic, slots=1)
 
@@ -142,18 +142,18 @@ class QuarantinePlace:
                     "REDRIVE_RUNNING",
                     f"pipeline {self.config.name}: another process is redriving or dropping its records",
                     context=error.context,
-                    hint="wait until that has ended; the live pipeline may run meanwhile",
+                    hint="wait until it ends; the live pipeline can keep running",
                 ) from None
             yield
 
 
 def marked_by(pipeline: str, run: str, marks: pl.DataFrame) -> pl.DataFrame:
-    """Marks of records with the columns that say who made them, and when."""
+    """Marks of records with the columns for their author and time."""
     return marks.with_columns(pipeline=pl.lit(pipeline), run=pl.lit(run), marked_at=pl.lit(datetime.now(UTC)))
 
 
 def write_marks(sink: Sink, token: BatchToken, marks: pl.DataFrame) -> None:
-    """Append marks with a token: once, however often it is called. The table is made where it is not there."""
+    """Append marks with a token: once, however often it is called. The table is created if missing."""
     sink.prepare(MARK_SCHEMA)
     if not is_committed(sink, sink.position(), token):
         commit(sink, token, [stage_table(sink, token, as_marks(marks))])
@@ -164,7 +164,7 @@ def try_records(pipeline: Pipeline, records: pl.DataFrame) -> BatchResult:
     from penstock.engine.trial import trial_of
 
     def no_session() -> NoReturn:
-        raise AssertionError("the direct lane asks for none")
+        raise AssertionError("the direct lane needs none")
 
     columns = [column.combine_chunks() for column in raw_records(records).columns]
     batch = pa.RecordBatch.from_arrays(columns, schema=RAW_SCHEMA)
@@ -187,7 +187,7 @@ def quarantine_of(config: cfg.PipelineConfig) -> QuarantinePlace:
     raise MissingError(
         "QUARANTINE_MISSING",
         f"pipeline {config.name} has no quarantine: a bad record stops it",
-        hint="to set bad records aside and go on, add to the pipeline file:\nquarantine: {table: lake/quarantine}",
+        hint="to quarantine bad records and continue, add to the pipeline file:\nquarantine: {table: lake/quarantine}",
     )
 
 
@@ -218,7 +218,7 @@ def _holds(condition: str, records: pl.DataFrame) -> pl.Series:
 
     compiled = compile_expression(condition, _WHERE_SCHEMA, condition=True)
     if isinstance(compiled, NoArrowForm) or compiled.type != pa.bool_():
-        reason = compiled.reason if isinstance(compiled, NoArrowForm) else f"it gives {compiled.type}, not BOOLEAN"
+        reason = compiled.reason if isinstance(compiled, NoArrowForm) else f"it returns {compiled.type}, not BOOLEAN"
         raise DefinitionError(
             "WHERE_UNUSABLE",
             "selecting records: the condition cannot be evaluated here",

@@ -1,4 +1,4 @@
-"""One quarantined record: its bytes, why it is there, what became of it, and what the pipeline as it is would say."""
+"""One quarantined record: its bytes, the reason, its state, and the result of the current pipeline."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Neighbour:
 
     offset: int
     standing: str
-    """Whether the source has it, in words."""
+    """Whether the source has it, for people."""
     code: str | None
-    """Why it is in quarantine too; none where it is not."""
+    """Why it is also in quarantine, if it is."""
 
 
 @dataclass(frozen=True)
 class TrialResult:
-    """What the pipeline as it is now makes of the record."""
+    """The result of the current pipeline for the record."""
 
     rows: Mapping[str, int]
     """How many rows each sink would get."""
@@ -64,7 +64,7 @@ class ShownRecord:
     timestamp: datetime | None
     schema_id: int | None
     rows: tuple[Mapping[str, Any], ...]
-    """What the quarantine says, the oldest first: one, unless several refused it."""
+    """The quarantine rows, oldest first: one, unless several sinks refused it."""
     marks: tuple[Mapping[str, Any], ...]
     neighbours: tuple[Neighbour, ...]
     now: TrialResult
@@ -95,13 +95,13 @@ def parse_place(text: str) -> Place:
     found = _PLACE.fullmatch(text)
     if found is None:
         raise DefinitionError(
-            "PLACE_INVALID", f'"{text}" is no place of a record', hint="write topic[partition]@offset: orders[3]@1234"
+            "PLACE_INVALID", f'"{text}" is not a record position', hint="write topic[partition]@offset: orders[3]@1234"
         )
     return found["topic"], int(found["p1"] or found["p2"]), int(found["o1"] or found["o2"])
 
 
 def show_record(config: PipelineConfig, place: Place) -> ShownRecord:
-    """Everything about the record at a place. Raises where it is not in quarantine."""
+    """Everything about the record at a position. Raises if it is not in quarantine."""
     quarantine = quarantine_of(config)
     found = quarantine.read([*QUARANTINE_SCHEMA.names, SCHEMA_ID], place)
     if not found.height:
@@ -151,13 +151,13 @@ def _neighbours(config: PipelineConfig, quarantine: QuarantinePlace, place: Plac
 
 
 def _standing(config: PipelineConfig, at: TopicPartition, offsets: list[int]) -> Callable[[int], str]:
-    """Whether the source has some offsets, as the brokers say now; that they do not answer is an answer too."""
+    """Whether the source currently has some offsets; unreachable brokers are one of the results."""
     settings = settings_of(config.source)
     seconds = look_seconds(settings)
     try:
         log = Cluster(settings, seconds).bounds([at]).get(at)
         if log is None:
-            return lambda offset: "gone: the partition is not there any more"
+            return lambda offset: "gone: the partition no longer exists"
         first, last = max(log.start, offsets[0]), min(log.end, offsets[-1] + 1)
         found: set[int] = set()
         if first < last:
@@ -173,7 +173,7 @@ def _standing(config: PipelineConfig, at: TopicPartition, offsets: list[int]) ->
             return "there"
         if offset < log.start:
             return f"gone: the log now starts at {log.start}"
-        return "not written yet" if offset >= log.end else "no record: compacted away, aborted or a transaction's mark"
+        return "not written yet" if offset >= log.end else "no record: compacted, aborted or a transaction marker"
 
     return describe_offset
 
@@ -184,7 +184,7 @@ def _verdict(config: PipelineConfig, record: pl.DataFrame) -> TrialResult:
     try:
         pipeline = build(config)
         if pipeline.stateful or pipeline.lane.lane != "direct":
-            why = "it remembers rows" if pipeline.stateful else f"it takes the frame lane ({pipeline.lane.reason})"
+            why = "it is stateful" if pipeline.stateful else f"it uses the frame lane ({pipeline.lane.reason})"
             return TrialResult({}, unknown=f"only Spark can run this pipeline: {why}")
         result = try_records(pipeline, record)
     except PenstockError as error:

@@ -1,8 +1,8 @@
-"""Redrive: quarantined records through the pipeline as it is now, into the same sinks, exactly once, and marked.
+"""Redrive: process quarantined records with the current pipeline, into the same sinks, exactly once, and mark them.
 
-What is selected is put down whole before the first batch; then it is a bounded run with marks as its last sink. One
-that was killed is finished first by the next, as it was planned. Whether a record is in a target already, that target
-is asked before every batch. The live pipeline may run meanwhile.
+The selection is stored before the first batch; then it is a bounded run with marks as its last sink. A killed one is
+first finished by the next, as planned. Before every batch each target is queried for records that it already has. The
+live pipeline can keep running.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from penstock.quarantine.marks import IDENTITIES, RedriveMarks, State, as_marks,
 from penstock.quarantine.records import PLACE, Place, frame_of, read_records
 
 MOST_RECORDS = 200_000
-"""How many records a batch has, unless `max_offsets` of the source says another number."""
+"""The default number of records per batch, unless `max_offsets` of the source is set."""
 _RESTORED = "restored"
 _CLOSED = (State.REDRIVEN.value, State.DROPPED.value)
 _WHY_LEFT = {
@@ -58,7 +58,7 @@ _WHY_LEFT = {
     State.DROPPED.value: "dropped",
 }
 _OF_A_REPLAY = (
-    "rejected by a replay of version 0.7 or before, not by the pipeline: its targets may hold it (--accept-duplicates)"
+    "rejected by a replay of version 0.7 or older, not by the pipeline: its targets may have it (--accept-duplicates)"
 )
 
 
@@ -72,19 +72,19 @@ class RedrivePlan:
     accept_duplicates: bool
     target: str
     ways: Mapping[tuple[str, ...], int]
-    """How many records go to which sinks."""
+    """The number of records per set of sinks."""
     codes: Mapping[str, int]
     left_out: Mapping[str, int]
-    """How many of the records that are meant stay where they are, by the reason."""
+    """The number of selected records that stay in quarantine, by reason."""
     unfinished: tuple[StoredRun, ...] = ()
-    """Redrives that were begun and not ended: they are finished first."""
+    """Unfinished redrives: they are completed first."""
     notices: tuple[str, ...] = ()
     held: Mapping[str, int] = field(default_factory=dict)
-    """For each sink that appends: how many of the records its target has a row of already. They stay out of it."""
+    """For each appending sink: how many of the records its target already has. They are not written again."""
     taken_back: int = 0
-    """How many records wait again: the targets were restored to before the redrives that brought them."""
+    """How many records wait again: the targets were restored to before their redrive."""
     marks: int = 0
-    """How many marks there were: others may have come when it is applied."""
+    """The number of marks when planned: there may be more when it is applied."""
     _held: Mapping[str, set[Place]] = field(default_factory=dict, repr=False, compare=False)
     _records: pl.DataFrame = field(default_factory=pl.DataFrame, repr=False, compare=False)
 
@@ -121,10 +121,10 @@ class RedriveResult:
     redriven: int
     failed: int
     parked: int
-    """Of those that failed, how many are not tried again by themselves."""
+    """How many of the failed records are not retried automatically."""
     finished: bool
     left: int = 0
-    """How many records are not done yet."""
+    """The number of remaining records."""
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`."""
@@ -134,10 +134,9 @@ class RedriveResult:
 def plan_redrive(
     config: cfg.PipelineConfig, selection: Selection, *, include_parked: bool = False, accept_duplicates: bool = False
 ) -> RedrivePlan:
-    """Which records would go back in, and which way. Nothing is written.
+    """Which records would be redriven, and to which sinks. Nothing is written.
 
-    What a redrive that is not finished has in hand is left to it. Raises where a target cannot tell which of the
-    records it holds.
+    Records of an unfinished redrive are left to it. Raises if a target cannot report which of the records it has.
     """
     _refuse_state(config)
     place = quarantine_of(config)
@@ -202,7 +201,7 @@ def _still_open(count: int) -> dict[str, int]:
 
 
 def _returned(config: cfg.PipelineConfig, marks: pl.DataFrame) -> pl.DataFrame:
-    """What the marks do not say yet: records left their targets when these were restored."""
+    """Changes missing in the marks: records were lost when their targets were restored."""
     found = taken_back(config, marks)
     return frame_of(as_marks(marked_by(config.name, _RESTORED, found)))
 
@@ -214,7 +213,7 @@ def apply_redrive(
     session: Any = None,
     log: Path | None = None,
 ) -> RedriveResult:
-    """Finish what was begun before, then redrive what the plan selects, as the records stand now."""
+    """Finish unfinished redrives, then redrive what the plan selects, in the current state of the records."""
     place, stop = quarantine_of(plan.config), stop or StopRequest()
     done: list[StoredRun] = []
     with place.alone():
@@ -262,7 +261,7 @@ def bodies_of(place: QuarantinePlace, plan: RedrivePlan) -> list[tuple[tuple[str
 def _carry(
     place: QuarantinePlace, run: StoredRun, listener: Listener, stop: StopRequest, session: Any, log: Path | None
 ) -> bool:
-    """Run what is left of a redrive; false where a stop was asked for before its end."""
+    """Run the rest of a redrive; false if a stop was requested before its end."""
     from penstock.supervision.bounded import run_bounded
 
     for one in run.passes:
@@ -331,11 +330,9 @@ def _result(place: QuarantinePlace, runs: list[StoredRun], *, finished: bool) ->
 def _notices(config: cfg.PipelineConfig) -> Iterator[str]:
     for sink in config.sinks:
         if sink.merges and not sink.coordinates and getattr(sink, "when_newer", None) is None:
-            yield (
-                f"sink {sink.name} merges and keeps no coordinates: an old record may undo what a newer one has written"
-            )
+            yield (f"sink {sink.name} merges and stores no coordinates: an old record may overwrite a newer one")
         if getattr(sink, "guarantee", None) == "at_least_once":
-            yield f"sink {sink.name} promises at least once: a redrive that is killed may write records there twice"
+            yield f"sink {sink.name} is at least once: a killed redrive may write duplicates"
 
 
 def _refuse_state(config: cfg.PipelineConfig) -> None:
@@ -344,8 +341,8 @@ def _refuse_state(config: cfg.PipelineConfig) -> None:
         what = f"the step {step.kind}" if step is not None else "the join of its sources"
         raise MissingError(
             "REDRIVE_HAS_STATE",
-            f"pipeline {config.name}: {what} remembers rows, and a record that comes late changes what it gave then",
-            hint="write the mended records to the source topic again; they are then counted when they come",
+            f"pipeline {config.name}: {what} is stateful, and a late record would change its earlier results",
+            hint="write the corrected records to the source topic again; they are then processed as new records",
         )
 
 
@@ -363,7 +360,7 @@ class RedriveTrial:
     codes: Mapping[str, int] = field(default_factory=dict)
     """Why records would fail again."""
     rows: Mapping[str, int] = field(default_factory=dict)
-    """How many rows each sink would get, without those of records that its target holds."""
+    """How many rows each sink would get, without records that its target already has."""
     unknown: str | None = None
     """Why it was not tried."""
 
@@ -373,7 +370,7 @@ class RedriveTrial:
 
 
 def try_redrive(plan: RedrivePlan) -> RedriveTrial:
-    """Run the records of a plan through the pipeline as it is now. Only Spark can do so for the frame lane."""
+    """Run the records of a plan through the current pipeline. For the frame lane only Spark can do so."""
     from penstock.assembly.build import build
 
     failed: dict[Place, str] = {}

@@ -37,12 +37,12 @@ class StoredPass:
 
     query_id: str
     sinks: tuple[str, ...] | None
-    """The sinks that they go to; none for all that the pipeline has."""
+    """The target sinks; empty for all sinks of the pipeline."""
     records: int
     batches: tuple[Ranges, ...]
     folder: Folder
     names: tuple[str, ...] = ()
-    """The sinks of the pipeline when it was begun: a target knows what it holds by the name of its sink."""
+    """The sinks of the pipeline at the start: a target stores its records by sink name."""
 
     @property
     def file(self) -> Path:
@@ -58,12 +58,12 @@ class StoredRun(StoredJob):
 
     name: Annotated[str, Field(alias="run")]
     accept_duplicates: bool = False
-    """Whether records go into targets that hold some of their rows already."""
+    """Whether records go into targets that already have some of their rows."""
     passes: tuple[StoredPass, ...] = ()
 
     @classmethod
     def from_plan(cls, body: Mapping[str, Any], folder: Path) -> Self:
-        """The redrive of a plan; each pass has a folder of its own in it."""
+        """The redrive of a plan; each pass has its own folder in it."""
         passes = [{**one, "folder": folder / str(number)} for number, one in enumerate(body["passes"])]
         return super().from_plan({**body, "passes": passes}, folder)
 
@@ -84,7 +84,7 @@ class StoredRun(StoredJob):
 
 
 def runs_in(folder: str) -> list[StoredRun]:
-    """The redrives that were begun there, the oldest first."""
+    """The redrives that were started there, oldest first."""
     return StoredRun.all_in(Path(folder.removeprefix("file://")))
 
 

@@ -1,6 +1,6 @@
-"""What the targets of a redrive hold: which of the records, and whether earlier redrives are still in them.
+"""What the targets of a redrive have: which of the records, and whether earlier redrives are still in them.
 
-Only the target itself is asked. A record is written into a target that appends only where that has no row of it.
+Only the target itself is queried. A record is written into an appending target only if that has no row of it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from penstock.quarantine.records import IDENTITY, PLACE, REFUSED_BY, Place, fram
 from penstock.readers.stored import StoredReader
 
 _LONGEST_GAP = 64
-"""Records that are this close are asked for in one range."""
+"""Records this close together are queried in one range."""
 _RANGES_AT_ONCE = 200
 
 
 def appending(config: cfg.PipelineConfig) -> set[str]:
-    """The sinks that would take a record twice; one that merges finds the row of its key."""
+    """The sinks that would duplicate a record; a merging one finds the row of its key."""
     return {sink.name for sink in config.sinks if not sink.merges}
 
 
@@ -107,7 +107,7 @@ def held_by_targets(
 ) -> dict[str, set[Place]]:
     """For each sink that appends: which of the records that go there its target holds already.
 
-    Raises where a target cannot tell, unless duplicates are accepted.
+    Raises if a target cannot report it, unless duplicates are accepted.
     """
     if accept_duplicates:
         return {}
@@ -122,7 +122,7 @@ def held_by_targets(
         except TerminalError as error:
             if error.code != "SINK_NEEDS_SPARK":
                 raise
-            continue  # The run has Spark, and asks again.
+            continue  # The run has Spark, and queries again.
         if held is None:
             raise _cannot_tell(sinks[name], mine.height)
         found[name] = held
@@ -136,7 +136,7 @@ def excluded_from(
     token: BatchToken,
     sinks: Sequence[Sink],
 ) -> Excluded:
-    """The records of a batch that the sinks of these names hold already."""
+    """The records of a batch that these sinks already have."""
     places = set(frame_of(reader.columns(token.ranges, PLACE)).iter_rows())
     pairs: list[tuple[str, Place]] = []
     for sink in sinks:
@@ -196,10 +196,10 @@ def _ranges_around(places: Iterable[Place]) -> list[OffsetRange]:
 def _cannot_tell(sink: Sink, records: int) -> MissingError:
     return MissingError(
         "REDRIVE_CANNOT_TELL",
-        f"sink {sink.name}: its target does not say which records it holds, and would take one a second time",
+        f"sink {sink.name}: its target does not store coordinates, and would get duplicates",
         context={"target": sink.target, "records for it": records},
-        hint="keep the coordinates there from now on: `coordinates: true`\n"
-        "or, where you know that it has none of them: --accept-duplicates",
+        hint="store coordinates from now on: `coordinates: true`\n"
+        "or, if it certainly has none of them: --accept-duplicates",
     )
 
 
@@ -213,7 +213,7 @@ _SQL_THAT_MULTIPLIES = re.compile(r"\b(explode\w*|posexplode\w*|inline\w*|stack|
 
 @dataclass(frozen=True)
 class Ways:
-    """The records that go back in, in the column `way` the sinks of each; and how many do not, by the reason."""
+    """The records to redrive, with their sinks in column `way`; and the number of excluded ones by reason."""
 
     records: pl.DataFrame
     left_out: Mapping[str, int]
@@ -250,9 +250,9 @@ def narrowed(config: cfg.PipelineConfig, sinks: Iterable[str] | None, **changes:
     if missing:
         raise MissingError(
             "REDRIVE_SINK_GONE",
-            f"pipeline {config.name}: a redrive that was begun goes to sinks that the file no longer has",
+            f"pipeline {config.name}: an unfinished redrive writes to sinks that are no longer in the file",
             context={"gone": ", ".join(missing), "in the file": ", ".join(sink.name for sink in config.sinks)},
-            hint="put them back until that redrive is finished",
+            hint="add them again until that redrive is finished",
         )
     flows = {flow.path[-1]: flow for flow in cfg.flows(config)} if config.routes else {}
     routes = tuple(
@@ -296,11 +296,11 @@ def _without_harm(config: cfg.PipelineConfig, records: pl.DataFrame, left_out: C
     steps = [step for flow in cfg.flows(config) for step in flow.transforms if step is not None and _multiplies(step)]
     reasons = {
         # A topic knows the redriven records that it has, and not those of the stream.
-        "some sinks may have it: it was quarantined by a version that did not note which refused it": (
+        "some sinks may have it: it was quarantined by a version that did not store which sink refused it": (
             _goes_to(records, topics) & several & unnamed
         ),
         # That a target has a row of the record does not tell which of its rows.
-        f"some of its rows may be written: {_kind(steps)} makes several of one record": (
+        f"some of its rows may be written: {_kind(steps)} makes several rows of one record": (
             _goes_to(records, appending) & stage.is_in(["transform", "sink"]) & bool(steps)
         ),
     }

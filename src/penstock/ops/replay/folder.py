@@ -1,8 +1,8 @@
-"""A replay on disk: `<checkpoint>-replays/<id>/` with its plan, how far it is, and at the end what it did.
+"""A replay on disk: `<checkpoint>-replays/<id>/` with its plan, its progress, and its final result.
 
-The plan is written before the first batch and never changed. A replay without a summary was killed or stopped: the
-same request goes on with it. Whether a replay was done, and how far it came, its targets say: what is here may be
-missing or of an earlier life of a target.
+The plan is written before the first batch and never changed. A replay without a summary was killed or stopped: the same
+request continues it. Whether a replay was done, and how far it came, its targets say: what is here may be missing or of
+an earlier life of a target.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _GATHERED = "gathered"
 
 @dataclass(frozen=True)
 class ReplayRequest:
-    """What was asked for, as it was written on the command line. The same text is the same request."""
+    """The request as written on the command line. The same text is the same request."""
 
     start: str
     end: str
@@ -35,7 +35,7 @@ class ReplayRequest:
     into: tuple[str, ...] = ()
     accept_missing: bool = field(default=False, compare=False)
     again: bool = field(default=False, compare=False)
-    """Whether to write once more what the targets hold already."""
+    """Whether to write again what the targets already have."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def unfinished(checkpoint: str, request: ReplayRequest, targets: tuple[TargetCho
 
 
 def replay_called(checkpoint: str, name: str) -> StoredReplay:
-    """The replay with this id. Raises where there is none."""
+    """The replay with this id. Raises if there is none."""
     there = _stored(checkpoint)
     for one in there:
         if one.id == name:

@@ -1,4 +1,4 @@
-"""What a replay reads: the offset ranges between two points, and what of them the log no longer has.
+"""What a replay reads: the offset ranges between two points, and the expired part of them.
 
 The timestamps of their first and last records say when they were written.
 """
@@ -43,7 +43,7 @@ def first_times(reader: Reader, ranges: Sequence[OffsetRange]) -> dict[TopicPart
 
 
 def times_of(reader: Reader, ranges: Sequence[OffsetRange]) -> tuple[datetime, datetime] | None:
-    """About when the first and the last of the records were written."""
+    """Approximately when the first and last records were written."""
     tails = [replace(one, start=max(one.start, one.end - _PEEKED)) for one in ranges]
     found = [
         time.as_py()
@@ -64,7 +64,7 @@ Bounds = Mapping[TopicPartition, LogBounds]
 
 @dataclass(frozen=True)
 class Missing:
-    """Records that were asked for and have expired. Without a start their number is unknown."""
+    """Requested records that have expired. Without a start their number is unknown."""
 
     at: TopicPartition
     start: int | None
@@ -88,7 +88,7 @@ def choose(asked: Iterable[set[TopicPartition]], bounds: Bounds) -> list[TopicPa
 
 
 def position_of(checkpoint: SparkCheckpoint) -> Offsets | None:
-    """Up to where the live run has committed: it never reads what lies before again. None where it never began."""
+    """The committed offsets of the live run, which never reads earlier records again. None if it never started."""
     done = checkpoint.last_committed()
     if done is not None:
         return checkpoint.ends(done)
@@ -98,7 +98,7 @@ def position_of(checkpoint: SparkCheckpoint) -> Offsets | None:
 def lost_before(
     point: Point, starts: Offsets, ends: Offsets, log: Bounds, first_times: Mapping[TopicPartition, datetime]
 ) -> list[Missing]:
-    """Which of the records asked for have expired. For a time, the first record left shows it."""
+    """Which requested records have expired. For a time, the first remaining record shows it."""
     found = []
     for at, start in starts.items():
         begins = log[at].start
@@ -106,12 +106,14 @@ def lost_before(
             found.append(Missing(at, start, min(begins, ends[at]), f"the log begins at {begins}"))
         first = first_times.get(at)
         if point.time is not None and start == begins > 0 and first is not None and first > point.time:
-            found.append(Missing(at, None, begins, f"the oldest record left, {begins}, is of {first.isoformat()}"))
+            found.append(
+                Missing(at, None, begins, f"the oldest remaining record, {begins}, is from {first.isoformat()}")
+            )
     return found
 
 
 def between(starts: Offsets, ends: Offsets, log: Bounds) -> list[OffsetRange]:
-    """What the log has of the ranges, those without an offset left out."""
+    """The available part of the ranges, without empty ones."""
     found = []
     for at, start in sorted(starts.items()):
         low, high = max(start, log[at].start), min(ends[at], log[at].end)
@@ -129,9 +131,9 @@ _OF_SINKS = (
     *("type", "mode", "select", "where", "keys", "when_newer", "delete_when", "insert_only", "coordinates", "evolve"),
     *("key", "value", "headers", "partition"),
 )
-"""The settings of a sink that decide which rows it has. Where it writes is in the target."""
+"""The settings of a sink that determine its rows. Where it writes is in the target."""
 _NOT_ROWS = ("registry", "security", "catalog", "refresh", "memory")
-"""How something is reached, with its secrets, and what is only about speed."""
+"""Connection settings, secrets and performance settings."""
 _FILES = ("schema_file", "descriptor_file", "writer_files")
 
 
@@ -181,7 +183,7 @@ def _plain(part: Any) -> Any:
 
 
 def _contents(files: Any) -> Any:
-    """Files by what they hold; by their names where they cannot be read here."""
+    """Files by content; by name if they cannot be read here."""
     if isinstance(files, list):
         return [_contents(file) for file in files]
     try:

@@ -1,4 +1,4 @@
-"""The records that a replay rejects. Each replay has a quarantine of its own; the live one never sees those of others.
+"""The records that a replay rejects. Each replay has its own quarantine; the live one never sees its records.
 
 A replay into the pipeline's own targets decides for these too: a record that it finds bad is in no target any more
 where rows were replaced, so it goes into the live quarantine, once, before that is visible; one that it brought in

@@ -1,8 +1,8 @@
-"""A replay: some offsets of the topics again, through the pipeline as it is now, the live run untouched.
+"""A replay: process offsets again with the current pipeline, without touching the live run.
 
 `plan_replay` asks the broker, the checkpoint and the targets, and writes nothing; `apply_replay` does it: a bounded run
-whose name is made of what it is, and under which its targets keep its position. They say whether it was done, and
-where it goes on when it is started again. Its rejects have a quarantine of their own.
+whose name is made of what it is, and under which its targets keep its position. They say whether it was done, and where
+it goes on when it is started again. Its rejects have a quarantine of their own.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from penstock.supervision.bounded import BATCH_OFFSETS, BoundedRun, batches_done
 from penstock.wording import some
 
 _ASKED_AT_ONCE = 1_000_000
-"""How many offsets a target is asked about in one question."""
+"""How many offsets of a target to query at once."""
 
 
 @dataclass(frozen=True)
@@ -83,16 +83,16 @@ class ReplayPlan:
     targets: tuple[PlannedTarget, ...]
     batches: int
     times: tuple[datetime, datetime] | None
-    """About when the first and the last of the records were written."""
+    """Approximately when the first and last records were written."""
     missing: tuple[Missing, ...]
     notices: tuple[str, ...]
     running: str | None
-    """Who runs the live stream now."""
+    """Who currently runs the live stream."""
     done: int = 0
-    """Batches that are done: it was begun before, and goes on."""
+    """Finished batches of a replay that continues."""
     resumed: bool = False
     quarantine: str | None = None
-    """Where its rejects go; none where a bad record stops it."""
+    """Where its rejects go; None if a bad record stops it."""
 
     @property
     def name(self) -> str:
@@ -140,7 +140,7 @@ class ReplayPlan:
 
 
 def plan_replay(config: PipelineConfig, request: ReplayRequest | None, resume: str | None = None) -> ReplayPlan:
-    """What a replay would read, write and replace; nothing is written. `resume` is the id of one that was started.
+    """What a replay would read, write and replace; nothing is written. `resume` is the id of an earlier one.
 
     Raises where the targets hold all of it already.
     """
@@ -154,9 +154,9 @@ def plan_replay(config: PipelineConfig, request: ReplayRequest | None, resume: s
     if resume is not None:
         stored = replay_called(config.checkpoint, resume)
         if stored.finished:
-            raise _finished(stored, "it was noted as done")
+            raise _finished(stored, "it is recorded as done")
     else:
-        assert request is not None, "a replay is asked for, or named by its id"
+        assert request is not None, "a replay is new, or given by its id"
         targets = choose_targets(live, request.sinks, request.into)
         stored = unfinished(config.checkpoint, request, targets)
         if stored is None:
@@ -165,7 +165,9 @@ def plan_replay(config: PipelineConfig, request: ReplayRequest | None, resume: s
         else:
             topic_ids = cluster.topic_ids({r.topic for r in stored.ranges})
             if stored.topic_ids and not stored.id.startswith(replay_id(live, stored.ranges, topic_ids, targets)):
-                notices.append("the file has changed since this replay was begun: only the batches left are made by it")
+                notices.append(
+                    "the file has changed since this replay was started: only the remaining batches use the new one"
+                )
     pipeline = _pipeline(config, stored)
     refuse_shared(stored.targets, live.sinks, config.name)
     bounded = _bounded(config, stored, pipeline)
@@ -188,13 +190,13 @@ def plan_replay(config: PipelineConfig, request: ReplayRequest | None, resume: s
 
 
 def refuse_missing(plan: ReplayPlan) -> None:
-    """Stop where some of the records asked for have expired, unless that was accepted."""
+    """Stop if requested records have expired, unless that was accepted."""
     if plan.missing and not plan.stored.request.accept_missing:
         raise MissingError(
             "REPLAY_RANGE_GONE",
             "some of the records to be replayed have expired (topic retention)",
             context={str(one.at): _describe_missing(one) for one in plan.missing[:8]},
-            hint="replay what is left: --accept-missing; what is not there any more stays in the targets as it is",
+            hint="replay what is left: --accept-missing; the targets keep their rows for expired records",
         )
 
 
@@ -205,7 +207,7 @@ def apply_replay(
     session: Any = None,
     log: Path | None = None,
 ) -> RunSummary | None:
-    """Carry the replay to its end: what it did; none where a stop came first, and the same call goes on."""
+    """Complete the replay and return its results; None if it was stopped first: the same call continues it."""
     refuse_missing(plan)
     stored = plan.stored
     stored.write()
@@ -218,7 +220,7 @@ def apply_replay(
         commits = commit_numbers(bounded.pipeline.sinks)
         count = mark_replayed(plan.config, stored, commits)
         if count:
-            listener(Notice(f"{count:,} quarantined records came in with it: they need no redrive any more"))
+            listener(Notice(f"it also wrote {count:,} quarantined records: they no longer need a redrive"))
     stored.finish({"batches": len(bounded.batches), "offsets": plan.offsets, **_counts(summary)})
     return summary
 
@@ -254,13 +256,14 @@ def _new(
     ends = resolve(end, chosen, cluster, log, position or {})
     beyond = [at for at in chosen if end.offsets and ends[at] > log[at].end]
     if beyond:
-        notices.append(f"the log ends before --to in {some(beyond, 4)}: the replay ends there too")
+        notices.append(f"the log ends before --to in {some(beyond, 4)}: the replay ends there")
     if any(one.way is not Way.INTO for one in targets):
         capped = {at: min(ends[at], (position or {}).get(at, starts[at])) for at in chosen}
         later = [at for at in chosen if capped[at] < min(ends[at], log[at].end)]
         if later:
             notices.append(
-                f"--to is cut to where the live run has committed, in {some(later, 4)}: it writes the rest itself"
+                f"--to is limited to the committed offsets of the live run, in {some(later, 4)}: it writes the rest "
+                f"itself"
             )
         ends = capped
     ranges = between(starts, ends, log)
@@ -295,7 +298,7 @@ def _to_begin(config: PipelineConfig, first: StoredReplay, *, again: bool) -> St
         held = [sink.position() for sink in pipeline.sinks if sink.guarantee is Guarantee.EXACTLY_ONCE]
         if all(_holds_all(position, stored) for position in held) if held else stored.finished:
             if not again:
-                raise _finished(stored, "its targets hold it", pipeline)
+                raise _finished(stored, "its targets have it", pipeline)
             if not stored.in_place:
                 raise _finished(stored, "--again would write every row a second time", pipeline)
         elif any(position is not None for position in held) or not _has_old_rejects(config, stored, pipeline):
@@ -344,14 +347,14 @@ def _batch_offsets(stored: StoredReplay, held: Sequence[Position | None]) -> int
 def _finished(stored: StoredReplay, why: str, pipeline: Pipeline | None = None) -> MissingError:
     markers = [topic for sink in (pipeline.sinks if pipeline else ()) if (topic := getattr(sink, "markers", None))]
     ways = (
-        "to write it into the same targets once more: --again"
+        "to write it into the same targets again: --again"
         if stored.in_place
-        else "to write it once more, choose another target: --into TARGET; or remove this one"
+        else "to write it again, choose another target: --into TARGET; or remove this one"
         + (f", and of a topic its markers too: {', '.join(markers)}" if markers else "")
     )
     return MissingError(
         "REPLAY_FINISHED",
-        f"replay {stored.id} was done before: {why}",
+        f"replay {stored.id} is already done: {why}",
         context={
             "targets": ", ".join(one.into or one.sink for one in stored.targets),
             "ranges": ", ".join(map(str, stored.ranges[:8])),
@@ -371,7 +374,7 @@ def _refuse_doubling(config: PipelineConfig, stored: StoredReplay, pipeline: Pip
         if held:
             raise MissingError(
                 "REPLAY_TARGET_HOLDS",
-                f"sink {choice.sink}: the target has rows of some of these records already",
+                f"sink {choice.sink}: the target already has rows of some of these records",
                 context={"target": sink.target, "ranges": ", ".join(map(str, stored.ranges[:8]))},
                 hint=f"write to another target: --into {choice.sink}=TARGET; or remove this one",
             )
@@ -414,9 +417,9 @@ def _pipeline(config: PipelineConfig, stored: StoredReplay) -> Pipeline:
     if gone:
         raise MissingError(
             "REPLAY_SINK_GONE",
-            f"replay {stored.id} writes to sinks that the file no longer has",
+            f"replay {stored.id} writes to sinks that are no longer in the file",
             context={"gone": ", ".join(gone), "in the file": ", ".join(sink.name for sink in config.sinks)},
-            hint="put them back until the replay is finished",
+            hint="add them again until the replay is finished",
         )
     mine = narrowed(config, into, name=stored.pipeline(config.name), checkpoint=str(stored.folder))
     sinks = tuple(retargeted(sink, into[sink.name]) for sink in mine.sinks)
@@ -457,7 +460,7 @@ def _refuse_state(live: Pipeline) -> None:
     if live.stateful:
         raise MissingError(
             "REPLAY_HAS_STATE",
-            f"pipeline {live.config.name}: a step remembers rows from batch to batch, and a replay has not seen those",
+            f"pipeline {live.config.name}: a step is stateful, and a replay does not have its state",
             hint="run a copy of the pipeline from where you want, with its own tables and checkpoint:\n"
             "penstock checkpoint fork FILE --to PATH --offsets ...",
         )

@@ -1,6 +1,6 @@
-"""Where a replay writes: another target, or the same one where nothing in it can be hurt; else why not.
+"""Where a replay writes: another target, or the same one if that is safe; otherwise why not.
 
-A sink's part of the file and what was asked for enter; how it is written leaves, or a refusal with the way out.
+Input: a sink's section of the file and the request. Output: how it is written, or a refusal with the remedy.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Way(Enum):
     """How a replay's rows go into a target, for people."""
 
     INTO = "written to another target"
-    MERGED = "merged by the keys; a row from a later position stays"
-    MERGED_BY_TIME = "merged by the keys; a newer row stays"
-    INSERTED = "inserted where the key is not there"
-    REPLACED = "the rows of these offsets replaced by the replayed ones, in one commit at the end"
+    MERGED = "merged by key; a row from a later position is kept"
+    MERGED_BY_TIME = "merged by key; a newer row is kept"
+    INSERTED = "inserted if the key is missing"
+    REPLACED = "rows of these offsets replaced by the replayed ones, in one commit at the end"
 
 
 WayByName = Annotated[
@@ -35,7 +35,7 @@ WayByName = Annotated[
     BeforeValidator(lambda name: Way[name] if isinstance(name, str) else name),
     PlainSerializer(lambda way: way.name),
 ]
-"""In JSON the name of the way, which stays, unlike its text."""
+"""JSON shows the stable name of the member, not its text."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class TargetChoice:
 
 
 def choose_targets(pipeline: Pipeline, names: Sequence[str], into: Sequence[str]) -> tuple[TargetChoice, ...]:
-    """How each asked-for sink is written, all where none is named. Raises for the first that cannot be."""
+    """How each requested sink is written, by default all. Raises for the first that cannot be."""
     configs = {sink.name: sink for sink in pipeline.config.sinks}
     unknown = [name for name in names if name not in configs]
     if unknown:
@@ -64,7 +64,7 @@ def choose_targets(pipeline: Pipeline, names: Sequence[str], into: Sequence[str]
 
 
 def parse_into(chosen: Sequence[str], into: Iterable[str]) -> dict[str, str]:
-    """`SINK=TARGET`, or `TARGET` alone where there is one sink."""
+    """`SINK=TARGET`, or only `TARGET` if there is one sink."""
     found: dict[str, str] = {}
     for text in into:
         name, equals, target = text.partition("=")
@@ -75,7 +75,7 @@ def parse_into(chosen: Sequence[str], into: Iterable[str]) -> dict[str, str]:
         else:
             raise MissingError(
                 "REPLAY_INTO_UNREADABLE",
-                f'--into "{text}" does not say for which sink',
+                f'--into "{text}" does not name a sink',
                 context={"sinks": ", ".join(chosen)},
                 hint="write --into SINK=TARGET for each of them, or choose one sink: --sink SINK",
             )
@@ -83,7 +83,7 @@ def parse_into(chosen: Sequence[str], into: Iterable[str]) -> dict[str, str]:
 
 
 def retargeted(sink: cfg.SinkConfig, into: str | None) -> cfg.SinkConfig:
-    """The sink's part of the file, with another path, table or topic; that one is made where it is not there."""
+    """The sink's part of the file, with another path, table or topic; that one is created if missing."""
     if into is None:
         return sink
     return sink.at(_place(into) if isinstance(sink, cfg.FolderSinkConfig) else into)
@@ -103,7 +103,7 @@ def refuse_shared(choices: Iterable[TargetChoice], sinks: Iterable[Sink], pipeli
         if others:
             raise MissingError(
                 "REPLAY_SHARED_TARGET",
-                f"sink {choice.sink}: others write to this target too, and nothing in it shows whose rows they are",
+                f"sink {choice.sink}: others also write to this target, and their rows cannot be distinguished",
                 context={"target": sink.target, "other writers": ", ".join(others[:8])},
                 hint=f"write to another target: --into {choice.sink}=TARGET",
             )
@@ -139,10 +139,12 @@ def _choice(sink: cfg.SinkConfig, flow: Flow, into: str | None) -> TargetChoice:
     keeps = sink.coordinates and (flow.schema is None or COORDINATES in flow.schema.names)
     if not (sink.merges and isinstance(sink, cfg.MergingConfig)):
         if getattr(sink, "on_reject", "fail") == "quarantine":
-            raise _needs_into(sink, "`on_reject: quarantine` puts records aside batch by batch, and this is one commit")
+            raise _needs_into(
+                sink, "`on_reject: quarantine` quarantines records batch by batch, but this is one commit"
+            )
         if keeps:
             return TargetChoice(sink.name, Way.REPLACED)
-        why = "`coordinates` is off" if not sink.coordinates else f"the SQL leaves {COORDINATES} out"
+        why = "`coordinates` is off" if not sink.coordinates else f"the SQL does not select {COORDINATES}"
         raise _needs_into(sink, f"the rows to replace are found by the column {COORDINATES}, and {why}")
     if sink.insert_only:
         return TargetChoice(sink.name, Way.INSERTED)
@@ -152,7 +154,7 @@ def _choice(sink: cfg.SinkConfig, flow: Flow, into: str | None) -> TargetChoice:
         raise _needs_into(
             sink,
             "tombstones delete rows there: a key that was deleted later would come back",
-            "if the topic has no tombstones, say so: `tombstones: quarantine` under `decode`; else ",
+            "if the topic has no tombstones, set `tombstones: quarantine` under `decode`; else  ",
         )
     if keeps:
         return TargetChoice(sink.name, Way.MERGED)
@@ -169,7 +171,7 @@ def _refuse_mixed(choices: Sequence[TargetChoice]) -> None:
         into = " ".join(f"--sink {name} --into {name}=..." for name in outside)
         raise MissingError(
             "REPLAY_SINKS_DIFFER",
-            "some sinks are written in place and some elsewhere, and the rejects can go to one quarantine only",
+            "some sinks are written in place and some elsewhere, but rejects can only go to one quarantine",
             context={"in place": ", ".join(inside), "elsewhere": ", ".join(outside)},
             hint=f"two replays: {' '.join(f'--sink {name}' for name in inside)}, then {into}",
         )
@@ -180,13 +182,13 @@ def _needs_into(sink: cfg.SinkConfig, reason: str, way_out: str = "") -> Missing
         "REPLAY_NEEDS_INTO",
         f"sink {sink.name}: a replay into the same target is not safe: {reason}",
         context={"sink": f"{sink.type}, {getattr(sink, 'mode', 'append')}"},
-        hint=f"{way_out}write to another target: --into {sink.name}=TARGET; or leave the sink out, naming the others: "
-        "--sink NAME",
+        hint=f"{way_out}write to another target: --into {sink.name}=TARGET; or select only the other sinks: --sink "
+        "NAME",
     )
 
 
 def _place(into: str) -> str:
-    """A path on the command line is relative to where one is."""
+    """A path on the command line is relative to the current folder."""
     return into if "://" in into else str(Path(into).absolute())
 
 

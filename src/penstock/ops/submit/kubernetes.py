@@ -26,7 +26,7 @@ RUN apt-get update \\
     && apt-get install --yes --no-install-recommends openjdk-17-jre-headless procps tini \\
     && rm -rf /var/lib/apt/lists/*
 
-# A release, or a wheel that lies in this folder: --build-arg PENSTOCK=./penstock-{release}-py3-none-any.whl
+# A release, or a wheel in this folder: --build-arg PENSTOCK=./penstock-{release}-py3-none-any.whl
 ARG PENSTOCK=penstock=={release}
 COPY {app} *.whl /build/
 WORKDIR /build
@@ -51,7 +51,7 @@ ENTRYPOINT ["/opt/entrypoint.sh"]
 """
 
 DOCKERIGNORE = """\
-# Nothing of the pipeline gets into the image, nor what else lies here.
+# Neither the pipeline nor other files here get into the image.
 *
 !{app}
 !entrypoint.sh
@@ -60,10 +60,10 @@ DOCKERIGNORE = """\
 
 ENTRYPOINT = """\
 #!/bin/bash
-# Starts a driver or an executor, as Spark on Kubernetes calls its image; anything else is run as it is.
+# Starts a driver or an executor, as Spark on Kubernetes calls its image; anything else is run unchanged.
 set -euo pipefail
 
-# Spark's user may have no name here, and Hadoop asks for one.
+# Spark's user may have no name here, but Hadoop requires one.
 if ! getent passwd "$(id -u)" > /dev/null && [ -w /etc/passwd ]; then
     echo "spark:x:$(id -u):$(id -g):Spark:/opt/penstock:/bin/false" >> /etc/passwd
 fi
@@ -132,7 +132,7 @@ def config_map(terms: Terms) -> dict[str, Any]:
             "CONFIGMAP_TOO_LARGE",
             "writing the pipeline's folder as a ConfigMap: it takes 1 MB at most",
             context={"files": len(contents), "bytes": f"{size:,}"},
-            hint="move what is large out of the folder, or into a package that the image installs",
+            hint="move large files out of the folder, or into a package that the image installs",
         )
     texts, others = {}, {}
     for name, content in contents.items():
@@ -213,8 +213,8 @@ def script(terms: Terms, image: str) -> str:
     words = " ".join(map(shlex.quote, (f"local:///opt/penstock/{APP}", *terms.run_words(_MOUNT))))
     return (
         "#!/bin/sh\n"
-        f"# Starts the pipeline {terms.config.name} on Kubernetes. Before that configmap.yaml and account.yaml are\n"
-        f"# applied, and the Secret {terms.name}-secrets holds what the pipeline refers to.\n"
+        f"# Starts the pipeline {terms.config.name} on Kubernetes. First apply configmap.yaml and account.yaml.\n"
+        f"# The Secret {terms.name}-secrets contains the secrets of the pipeline.\n"
         "set -eu\n"
         'cd "$(dirname "$0")"\n'
         'exec "${SPARK_HOME:?names the folder of Spark}"/bin/spark-submit \\\n'
@@ -302,7 +302,7 @@ def _next_steps(terms: Terms, image: str) -> tuple[str, ...]:
         *([secret] if held else []),
         f"  kubectl apply --filename account.yaml --filename configmap.yaml {namespace}",
         "  kubectl apply --filename spark-application.yaml     with the Spark operator, or",
-        f"  ./{SCRIPT}     with SPARK_HOME naming a Spark 4.1",
+        f"  ./{SCRIPT}     with SPARK_HOME set to a Spark 4.1",
     )
 
 

@@ -55,16 +55,16 @@ def script_files(terms: Terms) -> PlannedSubmission:
     if shipping.packed:
         make["packages.tar.gz"] = lambda target, progress: link_or_copy(shipping.pack_environment(progress), target)
     missing = [
-        f"{name} is a secret, and not copied: put it into {_FOLDER}, or name its folder in PENSTOCK_SECRETS"
+        f"{name} is a secret and not copied: put it into {_FOLDER}, or set PENSTOCK_SECRETS to its folder"
         for name in parcel.secret_files
     ]
-    python = "" if terms.asked.deploy_mode == "cluster" else ", and PENSTOCK_PYTHON a Python that has Penstock"
+    python = "" if terms.asked.deploy_mode == "cluster" else ", and PENSTOCK_PYTHON to a Python with Penstock"
     return PlannedSubmission(
         secrets=parcel.folder,
         texts={SCRIPT: script(terms, shipping), APP: APP_TEXT},
         copies={f"{_FOLDER}/{name}": parcel.folder / name for name in parcel.files},
         make=make,
-        next_steps=(*missing, f"next: ./{SCRIPT}, with SPARK_HOME naming a Spark 4.1{python}"),
+        next_steps=(*missing, f"next: ./{SCRIPT}, with SPARK_HOME set to a Spark 4.1{python}"),
     )
 
 
@@ -166,16 +166,16 @@ def cluster_of(config: PipelineConfig, deploy_mode: DeployMode) -> Placement:
     if placement.is_local:
         raise MissingError(
             "MASTER_MISSING",
-            f"submitting {config.name}: no cluster is named",
+            f"submitting {config.name}: no cluster is given",
             context={"spark.master": placement.master},
-            hint="give --master spark://HOST:PORT, k8s://URL or yarn, or write spark.master in the file",
+            hint="use --master spark://HOST:PORT, k8s://URL or yarn, or set spark.master in the file",
         )
     if placement.kind == "standalone" and deploy_mode == "cluster":
         raise MissingError(
             "DEPLOY_MODE_UNSUPPORTED",
-            "a standalone cluster does not run the driver of a Python program",
+            "a standalone cluster cannot run the driver of a Python program",
             context={"master": placement.master, "deploy mode": deploy_mode},
-            hint="leave --deploy-mode out, and run `penstock submit` on a machine of the cluster by a service manager\n"
+            hint="remove --deploy-mode, and run `penstock submit` on a machine of the cluster by a service manager\n"
             "Kubernetes and YARN run drivers themselves",
         )
     return placement

@@ -48,12 +48,12 @@ class PlannedSubmission:
     """The files, by name, and what comes next."""
 
     secrets: Path
-    """Where files that are secrets are now; the script takes them from there."""
+    """Where secret files are now; the script copies them from there."""
     texts: Mapping[str, str]
     copies: Mapping[str, Path] = field(default_factory=dict)
-    """Files that are copied unchanged."""
+    """Files to copy unchanged."""
     make: Mapping[str, Callable[[Path, Progress], None]] = field(default_factory=dict)
-    """Files that take a while, made only when they are written."""
+    """Files that are expensive to build, built only when written."""
     next_steps: tuple[str, ...] = ()
 
 
@@ -121,10 +121,10 @@ class Parcel:
     pipeline: str
     """The name of the pipeline file itself."""
     files: tuple[str, ...]
-    """What anyone may read, the pipeline file among them."""
+    """Files without secrets, including the pipeline file."""
     secret_files: tuple[str, ...]
     variables: Mapping[str, bool]
-    """The environment variables that the file refers to; each may be a secret. False where there is a default."""
+    """The environment variables that the file references; each may be a secret. False if there is a default."""
 
 
 def parcel_of(config: PipelineConfig) -> Parcel:

@@ -51,7 +51,7 @@ def table_changed(sink: str) -> TransientError:
     return TransientError(
         "SINK_TABLE_CHANGED",
         f"sink {sink}: the table was changed since the rows were staged",
-        hint="the batch is staged again, for the table as it is now",
+        hint="the batch is staged again for the current table",
     )
 
 

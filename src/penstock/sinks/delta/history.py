@@ -256,7 +256,7 @@ class _Walk:
     pipeline: str
     sink: str
     oldest: int = 0
-    """The oldest version that was looked at."""
+    """The oldest version that was checked."""
     shown: int = field(init=False)
     """The version up to which the table shows what is older than the last RESTORE; -1 where only a time is known."""
     undecided: _Entry | None = None
@@ -286,7 +286,7 @@ class _Walk:
         return _cannot_tell(
             f"sink {self.sink}: the table was restored to a time, so it is unknown which batches are left",
             {"restore": f"version {restore.get('version')}, to {time}"},
-            "run: RESTORE TABLE ... TO VERSION AS OF n, with the version that the time stood for",
+            "run: RESTORE TABLE ... TO VERSION AS OF n, with the version for that time",
         )
 
     def _is_kept(self, entry: _Entry) -> bool:

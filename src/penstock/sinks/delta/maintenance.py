@@ -41,7 +41,7 @@ from penstock.sinks.spark_sql import quoted
 from penstock.storage import Storage
 
 LOG_RETENTION = timedelta(days=30)
-"""How long Delta keeps log entries where the table does not say."""
+"""Delta's default retention of log entries."""
 
 _INTERVAL = re.compile(r"(?:interval\s+)?(\d+)\s+(week|day|hour|minute|second|millisecond|microsecond)s?", re.I)
 

@@ -163,14 +163,14 @@ class SinkTable:
             if table is not None or (found := self._other_file()) is None:
                 return table
             time.sleep(_EMPTY_CHECK_SECONDS)
-        raise self._not_a_table("the folder holds files and no Delta table", found)
+        raise self._not_a_table("the folder has files but no Delta table", found)
 
     def _not_a_table(self, reason: str, found: str | None) -> MissingError:
         return MissingError(
             "SINK_PATH_NOT_A_TABLE",
             f"sink {self.sink}: {reason}",
             context={"path": self.path, "found": found},
-            hint="give the sink an empty folder, or convert the files to a Delta table first",
+            hint="use an empty folder, or convert the files to a Delta table first",
         )
 
     def _other_file(self) -> str | None:
@@ -188,7 +188,7 @@ class SinkTable:
     def _refreshed(self) -> DeltaTable | None:
         """The table as it is now, or none. A refresh of an open one reads only what is new."""
         if self._table is None and self.folder.is_file():
-            raise self._not_a_table("there is a file where the table's folder should be", self.path)
+            raise self._not_a_table("the table's folder is a file", self.path)
         try:
             if self._table is None:
                 self._table = self._opened()
@@ -424,7 +424,7 @@ class SinkTable:
                 "FENCED",
                 f"sink {self.sink}: another run of this pipeline committed to the table at the same moment",
                 context={"path": self.path, "versions": f"{version + 1} to {tail.version}"},
-                hint="stop the other run, and compare the table with the topic: rows may be there twice",
+                hint="stop the other run, and compare the table with the topic: rows may be duplicated",
             )
 
     def write_transaction_ids(self) -> None:
@@ -449,6 +449,6 @@ class SinkTable:
             "SINK_TABLE_GONE",
             f"sink {self.sink}: the table no longer exists",
             context={"path": self.path},
-            hint="put the table back, and run again\n"
+            hint="restore the table, and run again\n"
             "or write its rows again from the topics, into a new table: penstock run FILE --catch-up",
         )

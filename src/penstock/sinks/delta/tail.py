@@ -131,16 +131,16 @@ class LogTail:
     committed: CommittedPosition
     """Where the pipeline and sink stand at this version."""
     count: int
-    """The version of their own transaction id, which every commit raises. RESTORE does not take it back."""
+    """The version of the sink's transaction id, which every commit increments. RESTORE does not reset it."""
     files: int
-    """How many files the table had when it was last looked at."""
+    """How many files the table had when last checked."""
     own: int = 0
     """How many commits of this pipeline and sink were followed."""
     since_checkpoint: int = field(init=False)
     _noted: bool = False
-    """Whether the transaction ids say the whole position."""
+    """Whether the transaction ids contain the whole position."""
     _fresh: bool = True
-    """Whether the log was looked at since the last commit."""
+    """Whether the log was read since the last commit."""
 
     def __post_init__(self) -> None:
         self.since_checkpoint = self.version % CHECKPOINT_INTERVAL

@@ -63,7 +63,7 @@ class TableFolder:
                 if not isinstance(fs, ObjectFileSystem):
                     raise MissingError(
                         "STORAGE_NOT_SAFE",
-                        f"writing {self.uri}/{path}: nothing there makes a file only where none is",
+                        f"writing {self.uri}/{path}: the store cannot create a file only if it does not exist",
                         hint="use a local path, or one of s3://, gs://, abfss:// and hdfs://",
                     )
                 fs.put_new(f"{root}/{path}", body)

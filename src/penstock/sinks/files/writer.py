@@ -22,7 +22,7 @@ from penstock.sinks.files.folder import TableFolder
 # How large files should be, and which of them are too small.
 
 TARGET_FILE_BYTES = 128 * 1024 * 1024
-"""How large a data file may grow, where the pipeline file does not say."""
+"""The default maximum size of a data file."""
 
 SMALLEST_TARGET = 1024 * 1024
 """What a compaction that never has the table for long joins files to at least."""

@@ -37,9 +37,9 @@ class History:
     """What one pipeline and sink have committed to a table, as far back as its snapshots go."""
 
     held: tuple[OwnSnapshot, ...]
-    """The commits that the table holds, newest first, as far as they are needed to know the position."""
+    """The commits of the table, newest first, as far as needed to know the position."""
     lost: OwnSnapshot | None
-    """The newest commit, where a roll-back took it out."""
+    """The newest commit, if a rollback removed it."""
 
     @property
     def position(self) -> Position | None:

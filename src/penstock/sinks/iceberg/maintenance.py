@@ -140,7 +140,7 @@ class IcebergMaintenance(TableMaintenance[Table]):
         removed = sum(int(row["rewritten_data_files_count"]) for row in rows)
         added = sum(int(row["added_data_files_count"]) for row in rows)
         failed = sum(int(row.get("failed_data_files_count") or 0) for row in rows)
-        return Compacted(removed, added, gave_way, left or ("some files were changed meanwhile" if failed else None))
+        return Compacted(removed, added, gave_way, left or ("some files were changed concurrently" if failed else None))
 
     def _order(self) -> str:
         if not self._cluster_by:

@@ -33,7 +33,7 @@ from penstock.sinks.iceberg.types import with_ids
 from penstock.sinks.merging import PARTITION_VALUE, refusals
 
 Values = tuple[Any, ...]
-"""Partition values as manifests hold them: dates as days, times as microseconds."""
+"""Partition values as stored in manifests: dates as days, times as microseconds."""
 
 _SUFFIXES = {"identity": "", "bucket": "_bucket", "truncate": "_trunc"}
 _HOUR = 3_600_000_000
@@ -192,5 +192,5 @@ def check_staged(sink: str, table: Table, schema: pa.Schema, layout: Layout) -> 
         sink,
         "the table's columns or partitions were replaced since the start",
         {"at the start": f"{layout.schema.fields}", "now": f"{now.schema.fields}"},
-        "start again: the batch is then staged for the table as it is now",
+        "restart: the batch is then staged for the current table",
     )

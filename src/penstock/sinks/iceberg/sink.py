@@ -64,7 +64,7 @@ from penstock.sinks.replacing import refuse_without_coordinates
 from penstock.storage import Storage
 
 LAND_TRIES = 100
-"""How often a commit is made again because other pipelines, sinks or a compaction commit to the table first."""
+"""How many times a commit is retried because other pipelines, sinks or a compaction commit to the table first."""
 
 
 class IcebergSink(BaseSink):

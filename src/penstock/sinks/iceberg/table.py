@@ -112,7 +112,7 @@ class IcebergCatalog:
                 "SINK_CATALOG_UNSUPPORTED",
                 "the embedded SQLite catalog needs a warehouse on a local disk",
                 context={"warehouse": warehouse},
-                hint="name another catalog, or give the SQLite file by its uri",
+                hint="use another catalog, or set the uri of the SQLite file",
             )
         return root / "catalog.db"
 

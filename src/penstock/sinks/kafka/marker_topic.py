@@ -95,7 +95,7 @@ class MarkerAdmin(TopicAdmin):
         risk = f"marker topic {self._markers} has {_IN_SYNC}={held.in_sync}, less than the {wanted} of the target"
         reachable = min(wanted, held.replicas)
         if held.in_sync < reachable and not self._set_in_sync(reachable):
-            return [f"{risk}, and this user may not change it: set it, or a lost disk can let a batch be written twice"]
+            return [f"{risk}, and this user may not change it: set it, or losing a disk may duplicate a batch"]
         if reachable < wanted:
             return [f"{risk}, and only {held.replicas} replicas: add replicas, and start the pipeline again"]
         return []

@@ -180,7 +180,7 @@ class RecordProducer:
     def _ended(self, doing: str, said: str) -> TransientError:
         return TransientError(
             "SINK_UNAVAILABLE",
-            f"{doing}: the producer cannot go on",
+            f"{doing}: the producer cannot continue",
             context={"client": said},
             hint="the batch is tried again with a new one",
         )

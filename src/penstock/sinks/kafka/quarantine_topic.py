@@ -42,7 +42,7 @@ HEADER_COLUMNS = (
     "timestamp",
     "quarantined_at",
 )
-"""The headers that come first; one whose value is null is left out."""
+"""The first headers; those with a null value are omitted."""
 
 _ROWS_A_SECOND = 5_000
 _BYTES_A_SECOND = 1 << 20

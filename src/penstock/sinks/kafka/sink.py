@@ -213,7 +213,7 @@ class KafkaSink(TransactionalSink, SlotSink):
         if self._slots is None or writer.slot >= self._slots:
             raise TerminalError(
                 "SINK_SLOT_UNKNOWN",
-                f"sink {self.name}: there is no slot {writer.slot}",
+                f"sink {self.name}: unknown slot {writer.slot}",
                 context={"slots": self._slots or "not pinned yet"},
             )
         return KafkaStage(
@@ -343,9 +343,9 @@ class KafkaSink(TransactionalSink, SlotSink):
                 "SINK_PARTITIONS_CHANGED",
                 f"sink {self.name}: topic {self.topic}: `partition` was written for another number of partitions",
                 context={"before": before, "now": there},
-                hint=f"when the expression is right for the new number, say so in the sink: partitions: {there}",
+                hint=f"when the expression fits the new number, confirm it in the sink: partitions: {there}",
             )
         self.notices += (
-            f"topic {self.topic} has {there} partitions and had {before}: from now on a key may go to another one, "
-            "and its order holds only from now on",
+            f"topic {self.topic} has {there} partitions and had {before}: a key may now go to another partition, "
+            "so its order starts over",
         )

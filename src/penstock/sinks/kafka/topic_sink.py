@@ -65,7 +65,7 @@ class TransactionalSink(TopicSink):
                 "SINK_MARKERS_EXPIRE",
                 f"sink {self.name}: the marker topic must be compacted and nothing else",
                 context={"topic": self.markers, "cleanup.policy": policy},
-                hint="set cleanup.policy=compact on the topic: markers that expire let batches be written twice",
+                hint="set cleanup.policy=compact on the topic: expired markers can duplicate batches",
             )
         self._topics.require_fixed(admin, found)
         return found

@@ -31,7 +31,7 @@ _INIT_SECONDS = 30.0
 _INIT_STEP_SECONDS = 3.0
 _ABORT_SECONDS = 5.0
 _TOPIC_SECONDS = 5.0
-"""How long a broker may take to learn of a topic that another one has created."""
+"""How long a broker may take to see a topic that another one has created."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ class SlotTransaction(RecordProducer):
         if self._landed != expected:
             raise TransientError(
                 "SINK_MARKER_MOVED",
-                f"sink {self._sink}: the marker of slot {self._of.slot} did not land where it was expected",
+                f"sink {self._sink}: the marker of slot {self._of.slot} was not written at the expected offset",
                 context={"expected at": expected, "landed at": self._landed, "topic": self._of.markers},
                 hint="a stale leader, or a second writer of the slot: the batch is retried",
             )

@@ -34,7 +34,7 @@ class LocalTarget(FolderTarget):
                 "SINK_PATH_UNSUPPORTED",
                 f"sink {self._sink}: a batch is renamed into the folder from next to it, and this one is a mount point",
                 context={"path": root},
-                hint="give a folder below it",
+                hint="use a folder below it",
             )
         super().refuse_others()
 

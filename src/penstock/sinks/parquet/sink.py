@@ -57,7 +57,7 @@ class FolderSink(BaseSink):
     layout: ClassVar[FolderLayout]
     format: ClassVar[str | ds.FileFormat]
     """How Arrow reads the files."""
-    no_maintenance = "a folder of files has no log: its files are the batches, and joining them would show rows twice"
+    no_maintenance = "a folder of files has no log: its files are the batches, and compacting them would duplicate rows"
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class FolderSink(BaseSink):
                 "SINK_PATH_UNSUPPORTED",
                 f"sink {self.name}: neither a local path nor an object store: nothing there shows whole batches",
                 context={"path": self.path},
-                hint="give a local path or one of s3://, gs:// and abfss://, or use a sink of type delta or iceberg",
+                hint="use a local path, s3://, gs:// or abfss://, or a sink of type delta or iceberg",
             )
         return self._place
 

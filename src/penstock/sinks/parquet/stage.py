@@ -40,7 +40,7 @@ class FolderStage(FileStage[WrittenFile]):
             if _reads_back(folder, self._partition_by, values):
                 self._files.add(folder, cast_rows(part, self._columns))
             else:
-                message = f"sink {self._sink}: a partition value that no folder name can hold"
+                message = f"sink {self._sink}: a partition value that is not possible in a folder name"
                 refused += refusals(self._sink, part, PARTITION_VALUE, message)
         return refused
 

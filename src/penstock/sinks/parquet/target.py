@@ -96,9 +96,9 @@ class FolderTarget(ABC):
         if found is not None:
             raise MissingError(
                 "SINK_PATH_NOT_A_TABLE",
-                f"sink {self._sink}: the folder holds files that no {self._layout.kind} sink wrote",
+                f"sink {self._sink}: the folder has files that no {self._layout.kind} sink wrote",
                 context={"path": self._folder.uri, "found": found},
-                hint="give the sink an empty folder",
+                hint="use an empty folder",
             )
 
     @abstractmethod

@@ -18,7 +18,7 @@ from penstock.errors import MissingError, PenstockError, TerminalError, Transien
 from penstock.model.pem import DatabaseTls
 from penstock.postgres import Connection, Database, is_access_refused, is_tls_failure, message_of
 
-_ACCESS_HINT = "ask the owner of the database for the rights, or give the sink another user"
+_ACCESS_HINT = "ask the owner of the database for the privileges, or use another user"
 _NO_DATABASE = re.compile(r"database .* does not exist", re.IGNORECASE)
 
 # The server or the connection ended the statement: its effect is rolled back, or unknown.

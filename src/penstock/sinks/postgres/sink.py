@@ -67,7 +67,7 @@ class PostgresSink(BaseSink):
     """Implements `contracts.Sink` over one table. Without `rules` it appends."""
 
     guarantee = Guarantee.EXACTLY_ONCE
-    no_maintenance = "PostgreSQL looks after its tables itself (autovacuum)"
+    no_maintenance = "PostgreSQL maintains its tables itself (autovacuum)"
 
     def __init__(
         self,

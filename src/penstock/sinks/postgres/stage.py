@@ -31,7 +31,7 @@ from penstock.sinks.postgres.types import is_bytes, is_nested, is_text
 from penstock.sinks.row_json import texts
 
 ROW_REFUSED = "SINK_ROW_REFUSED"
-REFUSED_HINT = "set on_reject: quarantine on this sink to put such records aside and go on"
+REFUSED_HINT = "set on_reject: quarantine on this sink to quarantine such records and continue"
 
 _SETTINGS = """
     SET LOCAL TimeZone = 'UTC'; SET LOCAL synchronous_commit = off; SET LOCAL statement_timeout = 0;

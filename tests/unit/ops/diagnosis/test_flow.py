@@ -42,7 +42,7 @@ def test_input_above_rate_is_found_where_the_backlog_grows_for_no_other_reason(t
     [cause] = causes(evidence)
     assert cause.code == "INPUT_ABOVE_RATE"
     # 10,000 offsets each 8.5 s are done, and as many are added to the backlog.
-    assert cause.summary == "2,353 offsets a second come in, and 1,176 are processed"
+    assert cause.summary == "2,353 offsets per second arrive, and 1,176 are processed"
     assert "transform 93 %" in " ".join(cause.evidence)
     assert 'spark.master: "local[5]"' in cause.change
     falling = tuple(batch(number, lag=120_000 - 10_000 * number) for number in range(6))

@@ -34,7 +34,7 @@ def test_state_grows_under_a_watermark_that_stands_still(tmp_path: Path) -> None
     evidence = caught_up(behind(config(tmp_path, transforms=DEDUPE), states=kept([100, 200, 300, 400, 500], 0)))
     [cause] = causes(evidence)
     assert cause.code == "STATE_GROWS"
-    assert "does not advance: it stands at 2026-01-28 12:00:00 UTC" in cause.evidence[1]
+    assert "does not advance: it is 2026-01-28 12:00:00 UTC" in cause.evidence[1]
 
 
 def test_state_grows_although_the_watermark_went_on_for_longer_than_rows_stay(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A pipeline at which no run is at work: a cause where the last one ended badly, a word where it stopped cleanly."""
+"""A pipeline at which no run is active: a cause where the last one ended badly, a word where it stopped cleanly."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_failed_run_is_first_with_its_error_its_time_and_what_waits(tmp_path: Pa
     evidence = replace(evidence, at=LATER, waiting_since=NOW, retries=(RetryNoted("AWAY", "connecting: refused"),))
     [first, *others] = causes(evidence)
     assert (first.code, first.weight) == ("NOT_RUNNING", 1.0)
-    assert first.summary == "no run is at work: the last run was ended by AWAY"
+    assert first.summary == "no run is active: the last run was ended by AWAY"
     assert first.evidence[0].endswith("ended at 2026-01-31 12:00:00 UTC, 14 min ago")
     assert first.evidence[1:] == (
         "AWAY: connecting: refused",
@@ -44,20 +44,20 @@ def test_failed_run_is_first_with_its_error_its_time_and_what_waits(tmp_path: Pa
 def test_killed_run_is_first_with_the_batch_that_it_left_open(tmp_path: Path) -> None:
     evidence = caught_up(behind(config(tmp_path), checkpoint=CheckpointFacts(6, NOW, 5), run=run("killed")))
     [cause] = causes(evidence)
-    assert cause.summary == "no run is at work: the last run was killed"
+    assert cause.summary == "no run is active: the last run was killed"
     assert cause.evidence[1:] == (
         "nothing waits",
-        "batch 6 began and has not committed; the last one committed is 5: it is run again with the same offsets",
+        "batch 6 started and has not committed; the last committed batch is 5: it is retried with the same offsets",
     )
     blind = replace(evidence, brokers=None, checkpoint=CheckpointFacts(0, NOW, None))
-    assert causes(blind)[0].evidence[1].startswith("how many offsets wait is not known")
-    assert "none was ever committed" in causes(blind)[0].evidence[2]
+    assert causes(blind)[0].evidence[1].startswith("the lag is unknown")
+    assert "no batch was ever committed" in causes(blind)[0].evidence[2]
 
 
 def test_silent_run_is_first_with_the_host_to_look_on(tmp_path: Path) -> None:
     [cause] = causes(caught_up(behind(config(tmp_path), run=run("silent"))))
     assert "has not been heard of since 2026-01-31 12:00:00 UTC" in cause.summary
-    assert cause.change.startswith("look on ")
+    assert cause.change.startswith("check on ")
 
 
 def test_run_that_stopped_cleanly_is_no_cause_and_what_waits_is_told(tmp_path: Path) -> None:

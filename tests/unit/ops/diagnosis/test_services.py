@@ -20,7 +20,7 @@ MERGE = {"type": "delta", "path": "lake/orders", "mode": "merge", "keys": ["id"]
         ({"type": "delta", "path": "lake/orders"}, "penstock compact "),
         (MERGE, "sinks[0].prune_by: "),
         ({"type": "postgres", "url": "postgresql://u@h/d", "table": "public.orders"}, "in the database, "),
-        ({"type": "parquet", "path": "lake/files"}, "storage for out "),
+        ({"type": "parquet", "path": "lake/files"}, "closer storage for out"),
     ],
 )
 def test_slow_sink_is_found_with_the_change_for_its_kind(tmp_path: Path, sink: dict[str, Any], change: str) -> None:
@@ -71,7 +71,7 @@ def test_slow_registry_is_found_before_and_in_the_tasks(tmp_path: Path) -> None:
     )
     [cause] = causes(asked)
     assert cause.code == "SLOW_REGISTRY"
-    assert cause.evidence[-1] == "http://127.0.0.1:2 takes 2500 ms to answer now"
+    assert cause.evidence[-1] == "http://127.0.0.1:2 takes 2500 ms to respond now"
     assert cause.change.startswith("decode.version")
     assert codes(caught_up(asked)) == []
     within = behind(config(tmp_path), batches=batches(phases={"task_registry": 10.0, "task_decode": 10.3}))

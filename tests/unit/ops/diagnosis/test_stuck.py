@@ -36,7 +36,7 @@ def test_batch_stuck_is_found_first_and_only_when_it_is_open_for_too_long(tmp_pa
     slow = batches(phases={"commit:out": 6.0})
     evidence = behind(config(tmp_path), batches=slow, checkpoint=opened(30), run=run("running"))
     assert codes(evidence) == ["BATCH_STUCK", "SLOW_SINK"]
-    assert causes(evidence)[0].evidence[0] == "batch 6 began 30 min ago; the last one committed is 5"
+    assert causes(evidence)[0].evidence[0] == "batch 6 started 30 min ago; the last committed batch is 5"
     assert codes(replace(evidence, checkpoint=opened(1.5))) == ["SLOW_SINK"]
     # Batches of a minute and a half: four times that is not too long.
     long = caught_up(replace(evidence, batches=batches(seconds=90), checkpoint=opened(5)))
@@ -56,15 +56,15 @@ def test_batch_stuck_says_which_process_to_end(tmp_path: Path) -> None:
     [cause] = causes(live)
     assert cause.change.startswith(f"kill -9 {os.getpid()} on {socket.gethostname()}, then penstock run ")
     unnoted = replace(live, run=RunStatus("running", "process 7", None))
-    assert causes(unnoted)[0].change.startswith("end its process, then penstock run ")
+    assert causes(unnoted)[0].change.startswith("stop its process, then penstock run ")
 
 
 def test_batch_stuck_says_what_it_waits_for(tmp_path: Path) -> None:
-    waiting = run("running", "waiting to try again: SINK_UNREACHABLE")
+    waiting = run("running", "waiting to retry: SINK_UNREACHABLE")
     retries = (RetryNoted("SINK_UNREACHABLE", "connecting: refused"),)
     evidence = caught_up(behind(config(tmp_path), checkpoint=opened(30), run=waiting, retries=retries))
     [cause] = causes(evidence)
-    assert cause.change.startswith("remove the reason for SINK_UNREACHABLE")
+    assert cause.change.startswith("fix the cause of SINK_UNREACHABLE")
     assert "connecting: refused" in cause.evidence[-1]
     locked = caught_up(behind(config(tmp_path, sinks=[POSTGRES]), checkpoint=opened(30), run=run("running")))
     assert "'public.orders'::regclass" in causes(locked)[0].change
@@ -89,7 +89,7 @@ def test_quarantine_storm_is_found_with_its_code_and_its_beginning(tmp_path: Pat
     assert (cause.code, cause.summary) == ("QUARANTINE_STORM", "40 % of the records go to quarantine")
     assert cause.evidence[1] == "of the records before it was 0 %"
     assert cause.evidence[2] == "codes: MALFORMED_JSON 19,500, X 500"
-    assert cause.evidence[3].startswith("it began with batch 3 at ")
+    assert cause.evidence[3].startswith("it started with batch 3 at ")
     assert "--code MALFORMED_JSON" in cause.change
     assert codes(replace(evidence, batches=(*bad, *calm, *calm))) == []
     assert codes(replace(evidence, batches=tuple(batch(n, lag=0, rows_in=30, quarantined=3) for n in range(4)))) == []
