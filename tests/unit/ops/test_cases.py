@@ -141,4 +141,4 @@ def test_case_that_is_asked_for_and_not_there_is_told_with_those_that_are(tmp_pa
     with pytest.raises(MissingError) as raised:
         run_file(tmp_path / "orders.yaml", SparkWhenNeeded(), ["b", "c"])
     assert (raised.value.code, raised.value.context["cases"]) == ("CASE_MISSING", "a, b")
-    assert "the name c" in raised.value.summary
+    assert "no case named c" in raised.value.summary

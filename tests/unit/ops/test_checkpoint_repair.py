@@ -142,7 +142,7 @@ def test_look_at_a_table_under_a_former_name_tells_the_way_out(config: PipelineC
     lose(root(config), "commits/2")
     (one,) = plan_repair(take_snapshot(renamed, brokers=None)).findings
     assert (one.code, one.blocks) == ("SINK_RENAMED", True)
-    assert one.way_out.startswith("put the name out back, and let a run finish what is open: penstock run FILE")
+    assert one.way_out.startswith("put the name out back, and let a run finish the open batch: penstock run FILE")
     fresh = renamed.model_copy(update={"checkpoint": f"{config.checkpoint}-fresh"})
     assert [one.code for one in take_snapshot(fresh, brokers=None).foreign] == ["SINK_RENAMED"]
 

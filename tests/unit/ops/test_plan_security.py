@@ -34,7 +34,7 @@ checkpoint: checkpoints/orders
 """
     )
     told = _unverified(build(load(file)))
-    assert [line.split(" man-in-the-middle")[0] for line in told] == [
+    assert [line.split(" allows a man-in-the-middle")[0] for line in told] == [
         "source: the option ssl.endpoint.identification.algorithm",
         "sink same: the option ssl.endpoint.identification.algorithm",
         "sink own: the option enable.ssl.certificate.verification",
