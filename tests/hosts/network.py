@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import permutations
@@ -104,12 +106,15 @@ class Network:
 
 @contextmanager
 def network(names: Iterable[str]) -> Iterator[Network]:
+    """One at a time on this machine, since all have the same addresses: another worker's test waits for its turn."""
     made = Network(names)
-    try:
-        made.up()
-        yield made
-    finally:
-        made.down()
+    with (Path(tempfile.gettempdir()) / "penstock-hosts.lock").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        try:
+            made.up()
+            yield made
+        finally:
+            made.down()
 
 
 def _host(name: str) -> str:
