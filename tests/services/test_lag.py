@@ -167,7 +167,7 @@ def test_lag_of_transactions_ends_at_the_last_stable_offset(topics: Any, pipelin
         future.result(10)
     cut = find_lag(take_snapshot(load(file)))
     assert cut.partitions[0].seconds_behind == pytest.approx(300, abs=20)
-    assert any("6 offsets were removed by retention" in note for note in cut.notes)
+    assert any("6 offsets expired (topic retention)" in note for note in cut.notes)
 
 
 def test_group_is_told_without_anybody_joining_and_is_an_empty_group_to_others(topics: Any, tmp_path: Path) -> None:

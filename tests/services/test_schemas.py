@@ -192,7 +192,7 @@ def test_incompatible_change_goes_to_quarantine_with_both_types_and_the_stream_g
     with Follower(file, session) as running:
         running.rows(2)
     assert [row["order_id"] for row in rows_of(file)] == [0, 2, 3]
-    assert any("reading by version 1" in text for text in running.notices)
+    assert any("still reading with version 1" in text for text in running.notices)
 
 
 @pytest.mark.long

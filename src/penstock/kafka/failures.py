@@ -52,10 +52,10 @@ MOVED_OR_GONE = frozenset(
 )
 """No leader yet after a start of the broker, a partition too new for the client's metadata, or one that is gone."""
 _LACKS: Mapping[int, str] = {
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: "a right on the topic",
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "a right on the cluster",
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "a right on the transactional id",
-    KafkaError.GROUP_AUTHORIZATION_FAILED: "a right on the consumer group",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "permission on the topic",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "permission on the cluster",
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "permission on the transactional id",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "permission on the consumer group",
 }
 _UNKNOWN_USER = frozenset({KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._AUTHENTICATION})
 NOT_ALLOWED = frozenset(_LACKS) | _UNKNOWN_USER

@@ -73,12 +73,15 @@ class LagMonitor:
             self._closed = True
         if self._sampling is not None:
             self._sampling.close(1)
+        self._cluster = None  # its client is closed with the last reference
 
     def _sample(self) -> float:
         with_ages = next(self._looks) % _AGES_EVERY == 0
         with suppress(PenstockError, KafkaException):
             self._cluster = self._cluster or Cluster(self._settings, _BROKER_SECONDS)
             self._look(self._cluster, with_ages=with_ages)
+        if self._closed:
+            self._cluster = None
         return LOOK_SECONDS
 
     def _look(self, cluster: Cluster, *, with_ages: bool) -> None:
