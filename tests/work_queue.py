@@ -109,6 +109,23 @@ class LongestFirst(LoadScopeScheduling):
         self.workqueue.move_to_end(scope, last=False)
         super()._assign_work_unit(node)
 
+    def _reschedule(self, node: Any) -> None:
+        if self.workqueue and not node.shutting_down and self._is_left_to_others(node):
+            node.shutdown()
+        else:
+            super()._reschedule(node)
+
+    def _is_left_to_others(self, node: Any) -> bool:
+        """Whether all that is left needs Spark, which others run, and takes them no longer than one more would cost."""
+        running = [other for other, servers in self._running.items() if "spark" in servers]
+        left = [self._recorded(scope) for scope in self.workqueue]
+        return (
+            bool(running)
+            and node not in running
+            and all("spark" in one["servers"] for one in left)
+            and sum(one["seconds"] for one in left) <= SERVERS["spark"] * len(running)
+        )
+
     def _rank(self, scope: str, node: Any) -> float:
         recorded = self._recorded(scope)
         here = self._running[node]

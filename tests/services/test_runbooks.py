@@ -120,10 +120,8 @@ def folder(tmp_path: Path, topics: Any, session: Any, monkeypatch: pytest.Monkey
     made.end()
 
 
-# Every page on the stand-in. On Spark the one whose repaired checkpoint Spark goes on from; the others in `make long`.
-ON_SPARK = [
-    pytest.param(page, "spark", marks=[pytest.mark.long] * (page != "damaged-checkpoint")) for page in sorted(CAUSES)
-]
+# Every page on the stand-in; on Spark in `make long`.
+ON_SPARK = [pytest.param(page, "spark", marks=pytest.mark.long) for page in sorted(CAUSES)]
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,19 @@ def test_queue_deals_the_longest_files_first_and_the_next_to_whoever_is_free() -
     assert first.given[3:] == [3, 4, 5]
 
 
+def test_queue_leaves_a_little_that_needs_spark_to_the_worker_that_runs_it() -> None:
+    names = ["spark_1.py", "spark_2.py", "plain.py"]
+    tests = [f"{name}::test_{number}" for name in names for number in range(3)]
+    durations = {"spark_1.py": file(90, "spark"), "plain.py": file(80)}
+    for left, expected in ((50, []), (70, [3, 4, 5])):
+        queue, (first, second) = dealt(tests, {**durations, "spark_2.py": file(left, "spark")})
+        assert (first.given, second.given) == ([0, 1, 2], [6, 7, 8])
+        finish(queue, second, 6)
+        assert second.given[3:] == expected
+        assert second.shutting_down == (not expected)
+    finish(queue, first, 0)
+
+
 def test_queue_keeps_files_with_the_worker_that_runs_their_server() -> None:
     names = ["spark_1.py", "spark_2.py", "plain_1.py", "plain_2.py"]
     tests = [f"{name}::test_{number}" for name in names for number in range(3)]
