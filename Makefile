@@ -32,9 +32,11 @@ TEST_WORKERS := $(or $(PENSTOCK_TEST_WORKERS),4)
 test: install ## the tests, but not those that take minutes each; ARGS=... for pytest
 	$(PYTEST) -n $(TEST_WORKERS) -o faulthandler_timeout=300 -m "not long" $(ARGS)
 
+# These wait for nothing, and every worker collects them all: one worker for each of two cores.
+QUICK_WORKERS := $(or $(PENSTOCK_TEST_WORKERS),2)
 QUICK = $(addprefix tests/,cli contract hostile lanes model unit)
 test-quick: install ## the short tests that need neither Java nor a server; ARGS=... for pytest
-	$(PYTEST) -n $(TEST_WORKERS) -m "not services and not long" --shorter-than 0.1 $(QUICK) $(ARGS)
+	$(PYTEST) -n $(QUICK_WORKERS) -m "not services and not long" --shorter-than 0.1 $(QUICK) $(ARGS)
 
 long: install ## the tests that take minutes each and are not of `make crash`; ARGS=... for pytest
 	$(PYTEST) -n $(TEST_WORKERS) -m "long and not crash" $(ARGS)
