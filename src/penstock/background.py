@@ -1,6 +1,6 @@
-"""Work that a thread of its own repeats next to a run: heartbeats, leases, lag, alerts, metrics, backups.
+"""Periodic work next to a run: heartbeats, leases, lag, alerts, metrics, backups.
 
-Each waits for another system, so each has a thread: unavailable brokers must not keep a lease from being renewed.
+Each has its own thread because each waits for another system: unavailable brokers must not delay a lease renewal.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from collections.abc import Callable
 
 
 class Repeating:
-    """Calls `work` in a daemon thread, first after `wait` seconds and then after as many as it returned; None ends it.
+    """Calls `work` in a daemon thread, first after `wait` seconds.
 
-    With `once_more` a last time when it is closed. `work` must not raise.
+    `work` returns the seconds until the next call, or None to stop, and must not raise. With `once_more`, it is called
+    a last time on close.
     """
 
     def __init__(self, name: str, work: Callable[[], float | None], wait: float, *, once_more: bool = False) -> None:
@@ -22,7 +23,7 @@ class Repeating:
         self._thread.start()
 
     def close(self, seconds: float) -> None:
-        """End it, and wait so long for what it is doing."""
+        """Stop, and wait at most this long for a call in progress."""
         self._over.set()
         self._thread.join(seconds)
 

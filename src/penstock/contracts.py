@@ -123,13 +123,13 @@ class Stage(Protocol):
 
 
 class BaseSink(Protocol):
-    """What only some sinks can do, with the answer of one that cannot. Every sink inherits it and overrides its part.
+    """The optional methods of a sink, with defaults. Every sink inherits from it, and overrides what it supports.
 
-    All of it runs on the driver.
+    All of them run on the driver.
     """
 
     no_maintenance: str = "there is nothing to compact"
-    """Why `maintenance` is None, for people."""
+    """Why `maintenance` returns None, for people."""
 
     def changes(self, schema: pa.Schema) -> Sequence[str]:
         """What `prepare` would change in the target, in words. Raises what `check` raises."""
@@ -145,7 +145,7 @@ class BaseSink(Protocol):
     def other_writers(self) -> Sequence[str]:
         """Every other pipeline and sink that has a position in the target, sorted, as `pipeline/sink`.
 
-        Replays and redrives have names of their own, and are listed too: `orders.replay-ID/out`, `orders.redrive/out`.
+        Replays and redrives have their own names, and are listed too: `orders.replay-ID/out`, `orders.redrive/out`.
         A `?` stands for the name of a sink that the target does not know. Of a topic, only the sinks of the same
         pipeline are known.
         """
@@ -160,24 +160,24 @@ class BaseSink(Protocol):
         return ()
 
     def replacing(self, ranges: Sequence[OffsetRange]) -> Sink | None:
-        """Of a sink that appends: the same, removing the rows of these ranges from its target in the same commit."""
+        """For a sink that appends: a copy whose commit also removes the rows of these ranges from the target."""
         return None
 
     def would_replace(self) -> int | None:
-        """Of a sink that `replacing` has made: how many rows it would remove; None where only Spark could say."""
+        """For a copy made by `replacing`: how many rows it would remove; None if only Spark can tell."""
         return None
 
     def by_position(self) -> Sink | None:
-        """Of a sink that merges: the same, leaving the rows that came from a later position."""
+        """For a sink that merges: a copy that keeps rows written from a later position."""
         return None
 
     @property
     def needs_sql(self) -> bool:
-        """Whether this sink, with its settings and its target as they are, commits through Spark SQL."""
+        """Whether the sink commits through Spark SQL, given its settings and the current target."""
         return False
 
     def use(self, sql: SqlEngine) -> None:
-        """Before `prepare`, where `needs_sql`: the engine. Tasks never see it: it is left out of the pickled sink."""
+        """Called before `prepare` if `needs_sql`: the engine to commit with. A pickled sink does not contain it."""
         assert not self.needs_sql
 
     @property
@@ -186,7 +186,7 @@ class BaseSink(Protocol):
         return False
 
     def maintenance(self) -> Maintenance | None:
-        """The maintenance of its target, where that is a table that needs it."""
+        """The maintenance of the target; None if it needs none."""
         return None
 
 

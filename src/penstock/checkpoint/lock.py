@@ -128,7 +128,7 @@ class Lease(CheckpointLock):
 
     def _renew(self) -> float | None:
         began, claim = time.monotonic(), replace(self._claim, beat=self._claim.beat + 1)
-        # Where the store is unavailable: `check` refuses to commit once it has been so for too long.
+        # If the store is unavailable for too long, `check` refuses to commit.
         with suppress(PenstockError, OSError):
             try:
                 self._mark = self._filesystem.put_over(self._note, claim.to_bytes(), self._mark)
@@ -139,7 +139,7 @@ class Lease(CheckpointLock):
                 if found is None or found.run != self._claim.run:
                     self._taken = found.who if found is not None else "somebody who removed the lease"
                     return None
-                # An answer was lost: what is there is ours.
+                # A response was lost: the stored claim is ours.
                 self._mark, self._claim, self._renewed = held.mark, found, began
         return RENEW_SECONDS
 

@@ -114,7 +114,7 @@ class KeyedDecoder(RecordDecoder):
 
     @property
     def knows_refusals(self) -> bool:
-        """Whether the value's decoder knows."""
+        """As for the decoder of the value."""
         return self.value.knows_refusals
 
     def refuses(self, schema: RegisteredSchema) -> Reason | None:

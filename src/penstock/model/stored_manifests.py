@@ -30,7 +30,7 @@ def manifests_to_json(manifests: Sequence[Manifest]) -> str:
 
 
 def manifests_from_json(text: str | bytes) -> list[Manifest] | None:
-    """The manifests that `manifests_to_json` wrote; none where the text is of another version, or damaged."""
+    """The manifests that `manifests_to_json` wrote; None if the text is damaged or has another version."""
     try:
         body = json.loads(text)
         return list(map(_from_plain, body["manifests"])) if body["version"] == _VERSION else None
@@ -39,7 +39,7 @@ def manifests_from_json(text: str | bytes) -> list[Manifest] | None:
 
 
 def stored_as(name: str) -> Callable[[type[Item]], type[Item]]:
-    """Name a dataclass of staged items in the JSON. The name stays as it is, and so do the names of the fields."""
+    """Give a dataclass of staged items its name in the JSON. This name and those of the fields must never change."""
 
     def register(kind: type[Item]) -> type[Item]:
         _CLASSES[name] = kind

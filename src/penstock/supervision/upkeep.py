@@ -251,8 +251,6 @@ class Chores:
         self._session = session
         self._tell = tell
         self._backups: Repeating | None = None
-        self._backups_known = False
-        """Whether this run has looked when the last one was made."""
         self._checkpoint = SparkCheckpoint(pipeline.config.checkpoint, pipeline.storage)
         self._maintained: float | None = None
 
@@ -296,16 +294,14 @@ class Chores:
         assert asked is not None
         checkpoint, every = self._checkpoint, asked.every.total_seconds()
         place = backup_place_of(self._pipeline.config)
-        if not self._backups_known:
-            self._backups_known = True
-            with suppress(PenstockError, OSError):
-                copies = list_backups(place, checkpoint.storage)
-                own = [b.created_at for b in copies if b.checkpoint == checkpoint.path and b.kind == "backup"]
-                age = (datetime.now(UTC) - own[-1]).total_seconds() if own else every
-                if age < every:
-                    return every - age
         if checkpoint.last_committed() is None:
             return 0.5
+        with suppress(PenstockError, OSError):
+            copies = list_backups(place, checkpoint.storage)
+            own = [b.created_at for b in copies if b.checkpoint == checkpoint.path and b.kind == "backup"]
+            age = (datetime.now(UTC) - own[-1]).total_seconds() if own else every
+            if age < every:
+                return every - age
         try:
             made = make_backup(checkpoint, place, self._pipeline.config.name, asked.keep)
             self._tell(f"checkpoint copied: {made.path}")

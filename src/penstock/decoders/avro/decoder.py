@@ -122,7 +122,7 @@ class AvroDecoder(RecordDecoder):
 
     @property
     def knows_refusals(self) -> bool:
-        """It does."""
+        """Always: the writer's schema is resolved as a whole."""
         return True
 
     def refuses(self, schema: RegisteredSchema) -> Reason | None:

@@ -114,9 +114,9 @@ def _unbounded(evidence: Evidence, states: Sequence[StateKept]) -> tuple[str, st
             continue
         moved = known[-1] - known[0] if known else timedelta()
         if not moved:
-            stands = f"it is {known[-1]:%Y-%m-%d %H:%M:%S} UTC" if known else "there is none"
+            newest = f"it is {known[-1]:%Y-%m-%d %H:%M:%S} UTC" if known else "there is none"
             return (
-                f"the watermark over {mark.watermark.column} does not advance: {stands}",
+                f"the watermark over {mark.watermark.column} does not advance: {newest}",
                 f"set {mark.watermark.column} to the event time in every record: the newest one advances the "
                 f"watermark{', in both sources' if flow.sides else ''}",
             )

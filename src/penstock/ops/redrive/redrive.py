@@ -287,7 +287,7 @@ def _bounded(place: QuarantinePlace, run: StoredRun, one: StoredPass) -> Any:
 
     def late(sink: Sink) -> Sink:
         """An old record must not undo what a newer one has written since."""
-        return (sink.by_position() if sink.name in merging else None) or sink
+        return sink.by_position() or sink if sink.name in merging else sink
 
     pipeline = build(config).with_sinks(late)
     asked = set[str]() if run.accept_duplicates else appending(config)
